@@ -1,0 +1,1 @@
+"""The board: probe, planner, power, set-up."""

@@ -1,0 +1,1 @@
+"""Bundle to tokens: backends, decode loop, sampling, text."""

@@ -1,0 +1,1 @@
+"""Custom operators: contract, NumPy oracle, ONNX function body."""
