@@ -1,0 +1,259 @@
+"""The manifest: what a bundle holds, for every part that reads or writes one.
+
+A bundle is described in docs/bundle.md. The records here are the schema: unknown keys and
+wrong types are refused, and ``SCHEMA_VERSION`` changes whenever their meaning does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from selfdraft.errors import BundleError
+from selfdraft.strict import StrictError, record_from_json
+
+SCHEMA_VERSION = 1
+MANIFEST_NAME = "manifest.json"
+BLOCK_TOKENS = 64
+MAX_STEP_ROWS = 65
+"""Rows that one decode step may append (up to 64 drafts and the token before them)."""
+RESERVE_SLOTS = MAX_STEP_ROWS + 1
+"""Cache slots kept behind the context: drafts that may be rejected, and one scratch slot."""
+
+GraphName = Literal["backbone", "mtp"]
+StateKind = Literal["kv", "summary", "recurrent", "conv"]
+Tap = Literal["pre_norm", "post_norm"]
+Concat = Literal["hidden_first", "embedding_first"]
+Dim = int | str
+"""A fixed size, or one of the symbols ``batch``, ``rows``, ``logit_rows``, ``capacity``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RopeSpec:
+    """Rotary embedding, rotate-half form: angle of pair i at position p is ``p * inv_freq[i]``."""
+
+    inv_freq: tuple[float, ...]
+    """``head_dim / 2`` frequencies in radians a token, any context scaling already applied."""
+    scale: float = 1.0
+    """Factor on cos and sin (attention factor of YaRN-like scalings)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MtpSpec:
+    """Wiring of the MTP head (docs/architecture.md, MTP wiring)."""
+
+    concat: Concat
+    tap: Tap
+    """Which backbone hidden state the head reads: before or after the final norm."""
+    recycle: Tap = "post_norm"
+    """Which of the head's own hidden states feeds its next draft."""
+    mask_first_embedding: bool = False
+    """Zero the embedding of the row at position 0, as some engines do."""
+    draft_vocab_size: int | None = None
+    """Rows of the trimmed draft head; null: the head drafts over the whole vocabulary."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec:
+    """Geometry of a dense decoder with grouped-query attention, and of its MTP head."""
+
+    family: str
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    rms_norm_eps: float
+    qkv_bias: bool
+    qk_norm: bool
+    """RMSNorm over head_dim on queries and keys, before the rotary embedding (Qwen3)."""
+    tied_head: bool
+    """The LM head is the embedding table, transposed."""
+    rope: RopeSpec
+    mtp: MtpSpec | None
+
+    def __post_init__(self) -> None:
+        if self.num_heads % self.num_kv_heads:
+            raise ValueError(
+                f"num_heads {self.num_heads} is no multiple of num_kv_heads {self.num_kv_heads}"
+            )
+        if len(self.rope.inv_freq) * 2 != self.head_dim:
+            raise ValueError(
+                f"rope has {len(self.rope.inv_freq)} frequencies, head_dim {self.head_dim}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorSpec:
+    """An input or output of a graph."""
+
+    name: str
+    dtype: str
+    shape: tuple[Dim, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateSpec:
+    """A tensor that lives between steps, bound as ``input`` and ``output`` at one address."""
+
+    name: str
+    kind: StateKind
+    dtype: str
+    shape: tuple[Dim, ...]
+    input: str
+    output: str
+    aliased: bool
+    """The graph updates it in place: bind one buffer to both names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphSpec:
+    """One ONNX graph. ``taps`` names its hidden outputs, ``states`` what it keeps."""
+
+    file: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    taps: tuple[str, ...]
+    states: tuple[StateSpec, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What the bundle can do at most."""
+
+    context_length: int
+    """Tokens of prompt and reply together."""
+    candidates: int
+    """Sorted candidates that each logit row returns (C)."""
+    prefill_rows: int
+    """Default rows of one prefill chunk."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Precision:
+    """Storage of each part."""
+
+    weights: Literal["fp32", "int4"]
+    int4_block: int | None
+    activations: Literal["fp32", "fp16"]
+    kv: Literal["fp32", "fp16", "int8"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextSpec:
+    """Files and ids that turn text into tokens and back."""
+
+    tokenizer: str
+    chat_template: str | None
+    eos_ids: tuple[int, ...]
+    bos_id: int | None
+    think_start_id: int | None = None
+    think_end_id: int | None = None
+    banner: str | None = None
+    """What the model can talk about, shown by chat."""
+    examples: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingDefaults:
+    """Generation defaults that the checkpoint asks for; null where it says nothing."""
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceSpec:
+    """Where the weights came from."""
+
+    name: str
+    architecture: str
+    license: str | None
+    model_card: str | None
+    config_sha256: str
+    ignored_tensors: dict[str, str]
+    """Tensors of the checkpoint that the bundle leaves out, with the reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSpec:
+    """Size in bytes and SHA-256 of one file."""
+
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """Everything a runtime must know before it opens another file of the bundle."""
+
+    schema_version: int
+    selfdraft_version: str
+    target: Literal["cpu", "orin-jp6", "orin-jp7"]
+    model: ModelSpec
+    graphs: dict[str, GraphSpec]
+    """Keys: ``backbone``, and ``mtp`` where the checkpoint has a head."""
+    precision: Precision
+    limits: Limits
+    text: TextSpec
+    sampling: SamplingDefaults
+    source: SourceSpec
+    files: dict[str, FileSpec]
+    weights_file: str = "weights.safetensors"
+    embedding_file: str = "embedding.safetensors"
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def has_mtp(self) -> bool:
+        """Whether the bundle can draft for itself."""
+        return self.model.mtp is not None
+
+
+def capacity_for(context_length: int) -> int:
+    """Cache slots a sequence of ``context_length`` tokens needs, in whole blocks."""
+    slots = context_length + RESERVE_SLOTS
+    return -(-slots // BLOCK_TOKENS) * BLOCK_TOKENS
+
+
+def manifest_to_json(manifest: Manifest) -> str:
+    """The manifest as indented JSON text."""
+    return json.dumps(dataclasses.asdict(manifest), indent=1, ensure_ascii=False) + "\n"
+
+
+def load_manifest(bundle: Path) -> Manifest:
+    """Read and check ``bundle/manifest.json``.
+
+    Raises ``BundleError`` when the folder is no bundle, the schema is another one, a key is
+    unknown or missing, or a value has the wrong type. Hashes are checked by
+    ``selfdraft.runtime.bundle``.
+    """
+    path = bundle / MANIFEST_NAME
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        raise BundleError(
+            f"{bundle} is not a bundle: {MANIFEST_NAME} is missing",
+            hint="make one with: selfdraft export CHECKPOINT -o BUNDLE",
+        ) from None
+    except (OSError, ValueError) as error:
+        raise BundleError(
+            f"{path} cannot be read: {error}", hint="export the bundle again"
+        ) from None
+    version = data.get("schema_version") if isinstance(data, dict) else None
+    if version != SCHEMA_VERSION:
+        newer = isinstance(version, int) and version > SCHEMA_VERSION
+        raise BundleError(
+            f"{path} has schema version {version!r}, this selfdraft reads {SCHEMA_VERSION}",
+            hint="update selfdraft" if newer else "export the bundle again with this selfdraft",
+        )
+    try:
+        return record_from_json(Manifest, data, where="manifest")
+    except StrictError as error:
+        raise BundleError(f"{path}: {error}", hint="export the bundle again") from None
