@@ -1,0 +1,1 @@
+"""The attention op with its cache: contract and NumPy oracle."""
