@@ -92,7 +92,7 @@ class DecodeLoop:
     @property
     def active(self) -> tuple[int, ...]:
         """Slots with an unfinished request."""
-        return tuple(int(slot) for slot in np.flatnonzero(self._slots.live))
+        return tuple(slot for slot, live in enumerate(self._slots.live.tolist()) if live)
 
     def tokens(self, slot: int) -> tuple[int, ...]:
         """Every token of a slot, prompt and reply; all but the last are in the cache."""
