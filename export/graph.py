@@ -165,7 +165,8 @@ def _trace(name: str, spec: ModelSpec, graph: GraphSpec, *, candidates: int) -> 
     with FakeTensorMode(allow_non_fake_inputs=True):
         module = build_module(name, spec, candidates=candidates)
         example, shapes = [], []
-        for tensor in (*graph.inputs, *graph.states):
+        boundary: tuple[TensorSpec | StateSpec, ...] = (*graph.inputs, *graph.states)
+        for tensor in boundary:
             dtype = torch.int64 if tensor.dtype == "int64" else torch.float32
             dims = [sizes[d] if isinstance(d, str) else d for d in tensor.shape]
             example.append(torch.zeros(dims, dtype=dtype))

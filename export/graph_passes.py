@@ -40,8 +40,9 @@ def inline_and_merge(model: ir.Model, *, opset: int) -> None:
     """Inline the bodies of our custom ops and merge what their copies compute alike."""
     from onnxscript.optimizer._constant_folding import FoldConstantsPass
 
-    _add_bodies(model, opset=opset)
+    calls = _add_bodies(model, opset=opset)
     passes.InlinePass()(model)
+    _share_sizes(calls)
     rounds = ir.passes.PassManager(
         [
             FoldConstantsPass(
@@ -63,27 +64,48 @@ def inline_and_merge(model: ir.Model, *, opset: int) -> None:
     passes.ClearMetadataAndDocStringPass()(model)
 
 
-def _add_bodies(model: ir.Model, *, opset: int) -> None:
-    """Attach one function for each attribute set that occurs, and rename its calls after it."""
+def _share_sizes(calls: list[tuple[ir.Value, ir.Value]]) -> None:
+    """Read row count and capacity from the first call alone.
+
+    All calls of a graph agree on both, but only the exporter knows: with one source for them
+    everything that the bodies derive from sizes and lengths merges into one copy.
+    """
+    for call in calls[1:]:
+        for value, first in zip(call, calls[0], strict=True):
+            for node, index in list(value.uses()):
+                if node.op_type == "Shape":
+                    node.replace_input_with(index, first)
+
+
+def _add_bodies(model: ir.Model, *, opset: int) -> list[tuple[ir.Value, ir.Value]]:
+    """Attach one function for each attribute set that occurs, and rename its calls after it.
+
+    Returns query and key cache of every call, in order.
+    """
     import onnx.parser
 
     from selfdraft.trt_plugins.cached_attention import onnx_body
 
     known: dict[tuple[Any, ...], str] = {}
+    calls = []
     for node in model.graph:
         if (node.domain, node.op_type) != (onnx_body.DOMAIN, onnx_body.OP_TYPE):
             continue
         attributes = _body_attributes(node)
+        query, cache = node.inputs[0], node.inputs[3]
+        assert query is not None and cache is not None
+        calls.append((query, cache))
         key = (attributes.num_heads, attributes.num_kv_heads, attributes.head_dim, attributes.scale)
         if key not in known:
             known[key] = f"{onnx_body.OP_TYPE}_{len(known)}"
             text = onnx_body.function_text(attributes, opset=opset)
-            function = ir.from_proto(onnx.parser.parse_function(text))
+            function = ir.serde.deserialize_function(onnx.parser.parse_function(text))
             function.name = known[key]
             model.functions[function.identifier()] = function
         node.op_type = known[key]
         for name in list(node.attributes):
             node.attributes.pop(name)
+    return calls
 
 
 def _body_attributes(node: ir.Node) -> Any:
@@ -130,7 +152,7 @@ def _attach_int4(
     block: int | None,
 ) -> None:
     assert block is not None and value.name is not None and value.shape is not None
-    name, shape = value.name, tuple(int(d) for d in value.shape)
+    name, shape = value.name, tuple(value.shape.numpy())
     packed = ir.Value(
         name=f"{name}.int4", shape=ir.Shape(shape), type=ir.TensorType(ir.DataType.INT4)
     )

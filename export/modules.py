@@ -102,18 +102,18 @@ class DecoderLayer(nn.Module):
         batch, rows = x.shape[0], x.shape[1]
         q_size, kv_size = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
         if spec.qk_norm:
-            q, k, v = self.qkv(x).split([q_size, kv_size, kv_size], dim=-1)
+            q, k, v = torch.split(self.qkv(x), [q_size, kv_size, kv_size], dim=-1)
             q = q.reshape(batch, rows, spec.num_heads, spec.head_dim)
             k = k.reshape(batch, rows, spec.num_kv_heads, spec.head_dim)
             q = rms_norm(q, self.q_norm, spec.rms_norm_eps)
             k = rms_norm(k, self.k_norm, spec.rms_norm_eps)
             qk = torch.cat([q, k], dim=2)  # [B, n, Hq + Hkv, d]
         else:
-            merged, v = self.qkv(x).split([q_size + kv_size, kv_size], dim=-1)
+            merged, v = torch.split(self.qkv(x), [q_size + kv_size, kv_size], dim=-1)
             qk = merged.reshape(batch, rows, spec.num_heads + spec.num_kv_heads, spec.head_dim)
         # One rotation for queries and keys: they share the angles.
         qk = rotary(qk, *angles).reshape(batch, rows, q_size + kv_size)
-        q, k = qk.split([q_size, kv_size], dim=-1)
+        q, k = torch.split(qk, [q_size, kv_size], dim=-1)
         y, k_cache, v_cache = cached_attention(
             q,
             k,
