@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,10 +61,9 @@ class WeightItem:
         name, shape = self.rule.target, self.shape
         if self.int4_block is None:
             return [(name, "F32", shape)]
-        stem = name.removesuffix(".weight") + ".weight"
         return [
-            (f"{stem}.int4", "U8", (shape[0] * shape[1] // 2,)),
-            (f"{stem}.scale", "F32", (shape[0] // self.int4_block, shape[1])),
+            (f"{name}.int4", "U8", (shape[0] * shape[1] // 2,)),
+            (f"{name}.scale", "F32", (shape[0] // self.int4_block, shape[1])),
         ]
 
 
@@ -187,7 +186,7 @@ class _Chunk:
 
     name: str
     start: int
-    data: bytes
+    data: memoryview
 
 
 def _laid_out(
@@ -245,7 +244,7 @@ def _stored_chunks(item: WeightItem, sources: list[NDArray[np.float32]]) -> Iter
     if item.rule.layout != "matrix":
         start = 0
         for source in sources:
-            data = source.astype("<f4", copy=False).tobytes()
+            data = _bytes(source)
             yield _Chunk(name=target, start=start, data=data)
             start += len(data)
         return
@@ -253,15 +252,21 @@ def _stored_chunks(item: WeightItem, sources: list[NDArray[np.float32]]) -> Iter
     start = scale_start = 0
     for piece in _input_major(sources):
         if item.int4_block is None:
-            data = piece.astype("<f4", copy=False).tobytes()
+            data = _bytes(piece)
         else:
             codes, scales = quantize(piece, item.int4_block)
-            data = pack(codes).tobytes()
-            scale_data = scales.astype("<f4", copy=False).tobytes()
+            data = _bytes(pack(codes))
+            scale_data = _bytes(scales)
             yield _Chunk(name=scale, start=scale_start, data=scale_data)
             scale_start += len(scale_data)
         yield _Chunk(name=packed, start=start, data=data)
         start += len(data)
+
+
+def _bytes(array: NDArray[Any]) -> memoryview:
+    """Little-endian bytes of an array, without a copy where it already is so."""
+    little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+    return little.data.cast("B")
 
 
 def _input_major(sources: list[NDArray[np.float32]]) -> Iterator[NDArray[np.float32]]:
