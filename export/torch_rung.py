@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from selfdraft.export.graph import build_module, stored_name
+from selfdraft.export.int4 import dequantize
 from selfdraft.manifest import Manifest
 
 
@@ -51,20 +51,7 @@ def _filled_module(
             if stored in tensors:
                 values = tensors[stored]
             else:
-                shape = (int(parameter.shape[0]), int(parameter.shape[1]))
-                values = unpack_int4(tensors[f"{stored}.int4"], tensors[f"{stored}.scale"], shape)
+                packed, scales = tensors[f"{stored}.int4"], tensors[f"{stored}.scale"]
+                values = dequantize(packed, scales, int(parameter.shape[0]))
             parameter.copy_(torch.from_numpy(values))
     return module
-
-
-def unpack_int4(
-    packed: NDArray[np.uint8], scale: NDArray[np.float32], shape: tuple[int, int]
-) -> NDArray[np.float32]:
-    """The matrix ``[in, out]`` behind a packed tensor (docs/architecture.md, Weights)."""
-    flat = packed.reshape(-1)
-    nibbles = np.empty(flat.size * 2, np.int8)
-    nibbles[0::2], nibbles[1::2] = flat & 15, flat >> 4
-    signed = np.where(nibbles > 7, nibbles - 16, nibbles).reshape(shape).astype(np.float32)
-    blocks = scale.shape[0]
-    grouped = signed.reshape(blocks, shape[0] // blocks, shape[1])
-    return (grouped * scale[:, None]).reshape(shape)
