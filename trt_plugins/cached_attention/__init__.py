@@ -1,1 +1,1 @@
-"""``selfdraft::CachedAttention``: append to the cache and attend, one contract, several bodies."""
+"""The attention op with its cache: contract and NumPy oracle."""
