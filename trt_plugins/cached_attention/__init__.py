@@ -1,0 +1,1 @@
+"""``selfdraft::CachedAttention``: append to the cache and attend, one contract, several bodies."""
