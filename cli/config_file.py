@@ -49,7 +49,7 @@ def options_from_config(path: Path, *, command: Any) -> dict[str, Any]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        data: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(
             f"the config file {path} does not exist",
@@ -62,6 +62,7 @@ def _read(path: Path) -> dict[str, Any]:
         ) from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is no TOML: {error}", hint="correct that line") from None
+    return data
 
 
 def _options_of(command: Any) -> dict[str, str]:

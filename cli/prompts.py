@@ -6,14 +6,18 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from selfdraft.errors import ConfigError
 from selfdraft.manifest import Manifest
 from selfdraft.runtime.chat_template import Message
+from selfdraft.runtime.request import Request
 from selfdraft.runtime.sampling import SamplingParams
 from selfdraft.runtime.tokenizer import Tokenizer
 from selfdraft.strict import closest_hint
+
+if TYPE_CHECKING:
+    from selfdraft.cli.session import Session
 
 STDIN = "-"
 MODES = ("greedy", "match")
@@ -29,6 +33,37 @@ class SamplingOptions:
     top_p: float | None = None
     min_p: float | None = None
     seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplyOptions:
+    """What a reply should be like, as the command line gives it."""
+
+    sampling: SamplingOptions
+    max_tokens: int | None = None
+    stop_tokens: tuple[str, ...] = ()
+    system: str | None = None
+    template_args: tuple[str, ...] = ()
+
+
+def prompt_ids(session: Session, prompt: str, options: ReplyOptions, *, raw: bool) -> list[int]:
+    """Tokens of one prompt, through the chat template unless ``raw``."""
+    if raw:
+        return session.tokenizer.encode(prompt, add_special_tokens=True)
+    text = session.chat_template().render(
+        messages_of(prompt, system=options.system), args=template_args(options.template_args)
+    )
+    return session.tokenizer.encode(text, add_special_tokens=False)
+
+
+def reply_request(session: Session, ids: Sequence[int], options: ReplyOptions) -> Request:
+    """The request for a reply to the tokens ``ids``."""
+    return Request(
+        prompt_ids=tuple(ids),
+        sampling=sampling_params(options.sampling, session.bundle.manifest),
+        max_tokens=options.max_tokens,
+        stop_ids=stop_ids(options.stop_tokens, session.tokenizer),
+    )
 
 
 def sampling_params(options: SamplingOptions, manifest: Manifest) -> SamplingParams:

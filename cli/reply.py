@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -46,7 +46,9 @@ def stream_reply(
     The end or stop token is not part of the text.
     """
     stop = stop or StopFlag()
-    stream, parts, drafted = TextStream(tokenizer), [], []
+    stream = TextStream(tokenizer)
+    parts: list[str] = []
+    drafted: list[bool] = []
 
     def deliver(events: list[TokenEvent]) -> None:
         hidden = int(_ends_with_stop_token(loop))
@@ -84,13 +86,13 @@ def _ends_with_stop_token(loop: DecodeLoop) -> bool:
     return not loop.active and loop.result(SLOT).finish_reason in ("eos", "stop")
 
 
-def reply_record(reply: Reply, *, bundle: str, prompt_text: str) -> dict[str, Any]:
+def reply_record(reply: Reply, *, bundle: str, prompt_ids: Sequence[int]) -> dict[str, Any]:
     """The reply as plain values, for ``--json``."""
     result = reply.result
     return {
         "schema": SCHEMA,
         "bundle": bundle,
-        "prompt": prompt_text,
+        "prompt_ids": list(prompt_ids),
         "text": reply.text,
         **asdict(result),
         "drafted_tokens": reply.drafted,

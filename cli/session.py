@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from selfdraft.errors import BundleError, ConfigError
 from selfdraft.runtime.bundle import Bundle, open_bundle
@@ -103,10 +103,15 @@ def open_session(path: Path, options: EngineOptions) -> Session:
 
 
 def _open_backend(bundle: Bundle, options: EngineOptions) -> Backend:
+    # Each backend takes its own kind of states, which the protocol cannot say.
+    backend: Any
     if options.backend == "reference":
         from selfdraft.runtime.reference import ReferenceBackend
 
-        return ReferenceBackend.from_bundle(bundle.path, check_hashes=False)
-    from selfdraft.runtime.ort import OrtBackend
+        backend = ReferenceBackend.from_bundle(bundle.path, check_hashes=False)
+    else:
+        from selfdraft.runtime.ort import OrtBackend
 
-    return OrtBackend(bundle.path, bundle.manifest, threads=options.threads)
+        backend = OrtBackend(bundle.path, bundle.manifest, threads=options.threads)
+    checked: Backend = backend
+    return checked
