@@ -47,6 +47,12 @@ class Session:
     backend: Backend
     options: EngineOptions
 
+    @property
+    def threads(self) -> int | None:
+        """Threads of the engine; ``None`` where it does not say."""
+        count = getattr(self.backend, "threads", None)
+        return count if isinstance(count, int) else None
+
     def loop(
         self,
         *,
