@@ -145,8 +145,12 @@ def test_generation_default_of_another_type_is_named(tmp_path) -> None:
 
 
 def test_demo_card_gives_banner_and_examples(tmp_path) -> None:
-    card = {"banner": "Ask about boards.", "examples": ["What is Orin?"]}
+    card = {"banner": "Ask about boards.", "examples": ["What is Orin?"], "command": "train"}
     spec = text_of(tmp_path / "a", {"demo_card.json": card}).spec
     assert (spec.banner, spec.examples) == ("Ask about boards.", ("What is Orin?",))
-    with refused("demo_card.json", "'exmples'", "'examples'"):
-        text_of(tmp_path / "b", {"demo_card.json": {"banner": "x", "exmples": []}})
+
+
+@pytest.mark.parametrize("card", [{"banner": 3}, {"examples": "one"}, {"examples": [1]}])
+def test_demo_card_of_another_type_is_refused(tmp_path, card) -> None:
+    with refused("demo_card.json", next(iter(card))):
+        text_of(tmp_path, {"demo_card.json": card})
