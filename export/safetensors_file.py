@@ -60,16 +60,7 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
 
     Raises ``ConfigError`` when the file is no safetensors file, or is truncated or damaged.
     """
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if size < 8 or length > MAX_HEADER_BYTES or length > size - 8:
-            raise ConfigError(
-                f"{path} is truncated or no safetensors file: it has {size} bytes and its header "
-                f"is said to take {length}",
-                hint=DAMAGED_HINT,
-            )
-        text = file.read(length)
+    size, length, text = _read_raw_header(path)
     try:
         header = json.loads(text, object_pairs_hook=_without_duplicates)
         header.pop("__metadata__", None)
@@ -110,6 +101,25 @@ def lay_out(
     return header, tuple(
         StoredTensor(name=name, dtype=dtype, shape=shape, offset=len(header) + start, length=length)
         for name, dtype, shape, start, length in spans
+    )
+
+
+def _read_raw_header(path: Path) -> tuple[int, int, bytes]:
+    """File size, header length and header of a file."""
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if size >= 8 and length <= min(MAX_HEADER_BYTES, size - 8):
+                return size, length, file.read(length)
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be read: {error.strerror}", hint="check the file's permissions"
+        ) from None
+    raise ConfigError(
+        f"{path} is truncated or no safetensors file: it has {size} bytes and its header is said "
+        f"to take {length}",
+        hint=DAMAGED_HINT,
     )
 
 

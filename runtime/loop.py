@@ -1,0 +1,272 @@
+"""The decode loop: B slots, self-speculative decoding in steps of draft and verify.
+
+Between steps a slot holds tokens x_0..x_n, x_n drawn but in no cache, and n cached rows. A step:
+
+1. the MTP head catches up with the target's last rows and drafts d_1..d_K from there,
+2. the target runs over [x_n, d_1..d_K],
+3. the longest prefix that the target draws too is delivered, and its next token.
+
+Rejecting is not advancing the lengths. Without drafts step 1 falls away: plain decoding.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import numpy as np
+
+from selfdraft.errors import ConfigError, ResourceError
+from selfdraft.manifest import MAX_STEP_ROWS, RESERVE_SLOTS, capacity_for
+from selfdraft.runtime.backend import BackboneOutput, Backend, DeviceTensor, FloatArray, IntArray
+from selfdraft.runtime.draft import Drafter, MtpDrafter
+from selfdraft.runtime.prefill import OnProgress, Prefill
+from selfdraft.runtime.request import Request
+from selfdraft.runtime.result import GenerationResult, TokenEvent
+from selfdraft.runtime.run import Run, start_run
+from selfdraft.runtime.slots import SlotTable, StepArrays
+from selfdraft.runtime.verify import ForcedAcceptance, Verdict, accept_while_equal
+
+MAX_DRAFTS = 8
+
+
+class DecodeLoop:
+    """Continues up to ``batch`` sequences together on one backend.
+
+    ``drafts``: drafts of a step, 0 to 8; None: 1 where the bundle has an MTP head, else 0.
+    ``context_length``, ``prefill_rows``: None takes the bundle's limits. ``step_rows`` pads decode
+    steps to at least so many rows, so that plain and speculative decoding run the same kernels.
+    ``forced_acceptance`` replaces the verdicts for benchmarks. Raises ``ConfigError``.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        batch: int = 1,
+        drafts: int | None = None,
+        context_length: int | None = None,
+        prefill_rows: int | None = None,
+        step_rows: int = 1,
+        forced_acceptance: Sequence[float] | None = None,
+    ) -> None:
+        limits = backend.manifest.limits
+        self._backend = backend
+        self.drafts = _checked_drafts(backend, drafts)
+        self.context_length = _checked(
+            "context_length", context_length, limits.context_length, 2, limits.context_length
+        )
+        chunk_rows = _checked(
+            "prefill_rows", prefill_rows, limits.prefill_rows, 1, limits.context_length
+        )
+        num_rows = max(self.drafts + 1, _checked("step_rows", step_rows, 1, 1, MAX_STEP_ROWS))
+        self._states = backend.allocate(batch=batch, capacity=capacity_for(self.context_length))
+        assert self._states.capacity >= self.context_length + RESERVE_SLOTS
+        self._slots = SlotTable(batch)
+        self._drafter: Drafter | None = (
+            MtpDrafter(backend, self._states, self._slots, depth=self.drafts)
+            if self.drafts
+            else None
+        )
+        self._prefill = Prefill(
+            backend, self._states, self._slots, self._drafter, chunk_rows=chunk_rows
+        )
+        self._verify = StepArrays(batch, num_rows=num_rows, num_logit_rows=num_rows)
+        self._verify.step.row_index[:] = np.arange(num_rows)
+        self._depths: IntArray = np.zeros(batch, dtype=np.int64)
+        self._no_drafts: IntArray = np.zeros((batch, 0), dtype=np.int64)
+        self._synthetic = forced_acceptance is not None
+        self._verdict: Verdict = (
+            accept_while_equal if forced_acceptance is None else ForcedAcceptance(forced_acceptance)
+        )
+        self._runs: list[Run | None] = [None] * batch
+        self._hidden: DeviceTensor = None
+        self._hidden_rows = 0
+
+    @property
+    def batch(self) -> int:
+        """Slots."""
+        return self._slots.batch
+
+    @property
+    def active(self) -> tuple[int, ...]:
+        """Slots with an unfinished request."""
+        return tuple(int(slot) for slot in np.flatnonzero(self._slots.live))
+
+    def tokens(self, slot: int) -> tuple[int, ...]:
+        """Every token of a slot, prompt and reply; all but the last are in the cache."""
+        return tuple(self._slots.tokens[slot])
+
+    def continue_from(self, slot: int, token_ids: Sequence[int]) -> int:
+        """Let ``slot`` hold ``token_ids``; the number of leading tokens that need no computing.
+
+        Caches are cut back to the common prefix. Raises ``ConfigError`` for a busy slot.
+        """
+        if self._slots.live[slot]:
+            raise ConfigError(f"slot {slot} is generating", hint="cancel or finish it first")
+        return self._slots.rewind(slot, token_ids, drafting=self.drafts > 0)
+
+    def reset(self, slot: int) -> None:
+        """Forget a slot's tokens, and end its request."""
+        self.cancel(slot)
+        self._slots.rewind(slot, (), drafting=False)
+
+    def cancel(self, slot: int) -> None:
+        """End a slot's request; its tokens stay, and the next turn can go on from them."""
+        self._slots.live[slot] = False
+
+    def result(self, slot: int) -> GenerationResult:
+        """The record of the slot's last request, finished or not."""
+        run = self._runs[slot]
+        if run is None:
+            raise ConfigError(f"slot {slot} had no request", hint="begin one first")
+        return run.result(state_bytes=self._states.num_bytes, synthetic=self._synthetic)
+
+    def begin(
+        self, requests: Mapping[int, Request], *, on_progress: OnProgress | None = None
+    ) -> list[TokenEvent]:
+        """Start a request in each given slot: prefill together, draw the first tokens.
+
+        Reuses what the caches share with the prompts. Other slots may be in the middle of theirs.
+        Raises ``ConfigError`` or, for a prompt that leaves no room, ``ResourceError``.
+        """
+        started = time.perf_counter()
+        for slot, request in requests.items():
+            self._check(slot, request)
+        if self._drafter and self._slots.live.any():
+            self._drafter.catch_up(self._hidden, self._hidden_rows)
+        for slot, request in requests.items():
+            self._runs[slot] = self._start(slot, request)
+            self._slots.live[slot] = True
+        try:
+            output, self._hidden_rows = self._prefill.run(list(requests), on_progress)
+        except BaseException:
+            for slot in requests:
+                self.cancel(slot)
+            raise
+        self._hidden = output.hidden
+        events = [event for slot in requests for event in self._deliver(slot, output, [])]
+        elapsed = time.perf_counter() - started
+        for slot in requests:
+            self._run(slot).prefill_s = elapsed
+        return events
+
+    def step(self) -> list[TokenEvent]:
+        """One step of every active slot; the tokens delivered, slot by slot in order."""
+        started = time.perf_counter()
+        active = self.active
+        drafts = self._propose(active)
+        output = self._run_target(active, drafts)
+        events: list[TokenEvent] = []
+        for slot in active:
+            chain = self._deliver(slot, output, drafts[slot, : self._depths[slot]].tolist())
+            # The row of x_n and those of the accepted drafts are final.
+            self._slots.cached[slot] += len(chain)
+            events += chain
+        elapsed = time.perf_counter() - started
+        for slot in active:
+            run = self._run(slot)
+            run.steps += 1
+            run.decode_s += elapsed
+        return events
+
+    def _check(self, slot: int, request: Request) -> None:
+        request.check_ids(self._backend.manifest.model.vocab_size)
+        if self._slots.live[slot]:
+            raise ConfigError(f"slot {slot} is generating", hint="cancel or finish it first")
+        if len(request.prompt_ids) >= self.context_length:
+            raise ResourceError(
+                f"the prompt has {len(request.prompt_ids)} tokens, the context holds "
+                f"{self.context_length} with the reply",
+                hint=f"shorten the prompt to {self.context_length - 1} tokens or fewer",
+            )
+
+    def _start(self, slot: int, request: Request) -> Run:
+        reused = self.continue_from(slot, request.prompt_ids)
+        return start_run(
+            request,
+            self._backend.manifest,
+            room=self.context_length - len(request.prompt_ids),
+            reused_tokens=reused,
+            depth=self.drafts,
+        )
+
+    def _run(self, slot: int) -> Run:
+        run = self._runs[slot]
+        assert run is not None
+        return run
+
+    def _propose(self, active: Sequence[int]) -> IntArray:
+        """Set the depth of each slot, and draft: ``[B, K]`` (no columns without drafts)."""
+        depths = self._depths
+        depths[:] = 0
+        if self._drafter is None:
+            return self._no_drafts
+        for slot in active:
+            # Without new rows (a request joined meanwhile) the head has nothing to start from.
+            if self._slots.cached[slot] > self._slots.drafter_cached[slot]:
+                depths[slot] = min(self.drafts, self._run(slot).tokens_left - 1)
+        if not depths.any():
+            return self._no_drafts
+        return self._drafter.propose(self._hidden, self._hidden_rows, depths)
+
+    def _run_target(self, active: Sequence[int], drafts: IntArray) -> BackboneOutput:
+        """Run the target over ``[x_n, d_1..d_K]`` of every active slot."""
+        slots, input_ids, step = self._slots, self._verify.input_ids, self._verify.step
+        for slot in active:
+            input_ids[slot, 0] = slots.tokens[slot][-1]
+        input_ids[:, 1 : 1 + drafts.shape[1]] = drafts
+        np.copyto(step.past_len, slots.cached)
+        np.add(self._depths, 1, out=step.row_count)
+        np.multiply(step.row_count, slots.live, out=step.row_count)
+        slots.attend_all *= ~slots.live
+        np.copyto(step.attend_all, slots.attend_all)
+        output = self._backend.run_backbone(self._states, step, input_ids)
+        self._hidden, self._hidden_rows = output.hidden, input_ids.shape[1]
+        return output
+
+    def _deliver(
+        self, slot: int, output: BackboneOutput, drafts: Sequence[int]
+    ) -> list[TokenEvent]:
+        """Judge a slot's rows and commit what is delivered."""
+        run, position = self._run(slot), len(self._slots.tokens[slot])
+
+        def draw(row: int) -> int:
+            return run.sampler.draw(
+                output.top_values[slot, row],
+                output.top_ids[slot, row],
+                position=position + row,
+                fetch_row=partial(self._fetch_row, output, slot, row),
+            )
+
+        chain = self._verdict(draw, drafts, position=position, end_ids=run.end_ids)
+        self._slots.tokens[slot] += chain.tokens
+        run.deliver(chain, depth=len(drafts))
+        if run.finish_reason is not None:
+            self._slots.live[slot] = False
+        return [
+            TokenEvent(token, position + index, index < chain.num_accepted, slot)
+            for index, token in enumerate(chain.tokens)
+        ]
+
+    def _fetch_row(self, output: BackboneOutput, slot: int, row: int) -> FloatArray:
+        return np.asarray(self._backend.read_rows(output.logits, [(slot, row)])[0])
+
+
+def _checked_drafts(backend: Backend, drafts: int | None) -> int:
+    has_mtp = backend.manifest.has_mtp
+    if drafts and not has_mtp:
+        raise ConfigError(
+            f"drafts is {drafts}, but this bundle has no MTP head",
+            hint="decode with drafts=0, or export a checkpoint that has one",
+        )
+    return _checked("drafts", drafts, int(has_mtp), 0, MAX_DRAFTS)
+
+
+def _checked(name: str, value: int | None, default: int, least: int, most: int) -> int:
+    if value is None:
+        return default
+    if not least <= value <= most:
+        raise ConfigError(f"{name} is {value}", hint=f"give {name} a value from {least} to {most}")
+    return value

@@ -1,0 +1,193 @@
+"""``reference`` backend: both graphs in NumPy fp64, the oracle of every other backend."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from selfdraft.errors import BundleError, ConfigError
+from selfdraft.manifest import Manifest
+from selfdraft.runtime.backend import (
+    BackboneOutput,
+    DeviceTensor,
+    FloatArray,
+    IntArray,
+    MtpOutput,
+    Step,
+)
+from selfdraft.runtime.bundle import open_bundle
+from selfdraft.runtime.candidates import top_candidates
+from selfdraft.runtime.numpy_layers import Array, DecoderLayer, KvCache, rms_norm, rotation
+from selfdraft.runtime.weights import DRAFT_IDS, checked_weights, load_tensors
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReferenceStates:
+    """KV caches of every backbone layer, and of the MTP layer where there is one."""
+
+    backbone: tuple[KvCache, ...]
+    mtp: KvCache | None
+
+    @property
+    def batch(self) -> int:
+        return int(self.backbone[0].keys.shape[0])
+
+    @property
+    def capacity(self) -> int:
+        return int(self.backbone[0].keys.shape[2])
+
+    @property
+    def num_bytes(self) -> int:
+        caches = [*self.backbone, *([self.mtp] if self.mtp else [])]
+        return sum(cache.keys.nbytes + cache.values.nbytes for cache in caches)
+
+
+class ReferenceBackend:
+    """Runs a bundle's graphs from its weights alone, in fp64.
+
+    ``weights`` by the names of docs/architecture.md (int4 pairs are unpacked), ``embedding
+    [V, H]``. Raises ``BundleError`` for missing, misshaped or unknown tensors.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        weights: Mapping[str, NDArray[Any]],
+        embedding: NDArray[Any],
+    ) -> None:
+        model = manifest.model
+        if embedding.shape != (model.vocab_size, model.hidden_size):
+            raise BundleError(
+                f"embedding has shape {list(embedding.shape)}, the manifest asks for "
+                f"{[model.vocab_size, model.hidden_size]}",
+                hint="export the bundle again with: selfdraft export CHECKPOINT -o BUNDLE",
+            )
+        self._manifest = manifest
+        self._embedding = embedding.astype(np.float64)
+        self._weights = checked_weights(model, weights)
+        self._head = self._embedding.T if model.tied_head else self._weights["lm_head.weight"]
+        self._layers = [
+            DecoderLayer(model, self._weights, prefix=f"backbone.layers.{index}")
+            for index in range(model.num_layers)
+        ]
+        self._mtp_layer = (
+            DecoderLayer(model, self._weights, prefix="mtp.layer") if model.mtp else None
+        )
+
+    @classmethod
+    def from_bundle(cls, path: Path, *, check_hashes: bool = True) -> ReferenceBackend:
+        """The backend of the bundle at ``path``. Raises ``BundleError`` when it is damaged."""
+        bundle = open_bundle(path, check_hashes=check_hashes)
+        embedding = load_tensors(bundle.file(bundle.manifest.embedding_file))
+        if set(embedding) != {"embedding"}:
+            raise BundleError(
+                f"{bundle.manifest.embedding_file} holds {sorted(embedding)}, not only 'embedding'",
+                hint="export the bundle again with: selfdraft export CHECKPOINT -o BUNDLE",
+            )
+        weights = load_tensors(bundle.file(bundle.manifest.weights_file))
+        return cls(bundle.manifest, weights, embedding["embedding"])
+
+    @property
+    def name(self) -> str:
+        return "reference"
+
+    @property
+    def manifest(self) -> Manifest:
+        return self._manifest
+
+    def allocate(self, *, batch: int, capacity: int) -> ReferenceStates:
+        """Zeroed fp64 caches."""
+        model = self._manifest.model
+        shape = (batch, model.num_kv_heads, capacity, model.head_dim)
+
+        def cache() -> KvCache:
+            return KvCache(keys=np.zeros(shape), values=np.zeros(shape))
+
+        return ReferenceStates(
+            backbone=tuple(cache() for _ in range(model.num_layers)),
+            mtp=cache() if model.mtp else None,
+        )
+
+    def run_backbone(
+        self, states: ReferenceStates, step: Step, input_ids: IntArray
+    ) -> BackboneOutput:
+        """One pass over ``input_ids [B, n]``."""
+        model = self._manifest.model
+        rotary = rotation(model, step.past_len, input_ids.shape[1])
+        x: Array = self._embedding[input_ids]  # [B, n, H]
+        for layer, cache in zip(self._layers, states.backbone, strict=True):
+            x = layer(x, cache, step, rotary)
+        normed = rms_norm(x, self._weights["backbone.norm"], model.rms_norm_eps)
+        logits = _rows(normed, step.row_index) @ self._head  # [B, m, V]
+        top_values, top_ids = top_candidates(logits, self._manifest.limits.candidates)
+        tap = model.mtp.tap if model.mtp else "post_norm"
+        return BackboneOutput(
+            hidden=x if tap == "pre_norm" else normed,
+            logits=logits,
+            top_values=top_values,
+            top_ids=top_ids,
+        )
+
+    def run_mtp(
+        self,
+        states: ReferenceStates,
+        step: Step,
+        input_ids: IntArray | DeviceTensor,
+        hidden: DeviceTensor,
+    ) -> MtpOutput:
+        """One pass over rows ``(hidden[b, i], input_ids[b, i])``."""
+        mtp = self._manifest.model.mtp
+        if mtp is None or self._mtp_layer is None or states.mtp is None:
+            raise ConfigError("this bundle has no MTP head", hint="decode with drafts=0")
+        rotary = rotation(self._manifest.model, step.past_len, input_ids.shape[1])
+        joined = self._mtp_input(step.past_len, input_ids, hidden)
+        z = self._mtp_layer(joined, states.mtp, step, rotary)
+        z = _rows(z, step.row_index)  # [B, m, H]
+        normed = self._norm(z, "mtp.final_norm")
+        top_values, top_ids = self._draft_candidates(normed)
+        return MtpOutput(
+            hidden=z if mtp.recycle == "pre_norm" else normed,
+            draft_ids=top_ids[..., 0],
+            top_values=top_values,
+            top_ids=top_ids,
+        )
+
+    def read_rows(self, logits: DeviceTensor, rows: list[tuple[int, int]]) -> FloatArray:
+        """Logit rows ``(slot, index in row_index)`` as ``[len(rows), V]``."""
+        slots, indices = zip(*rows, strict=True)
+        return np.asarray(logits[list(slots), list(indices)])
+
+    def to_host(self, tensor: DeviceTensor) -> NDArray[Any]:
+        """The array itself: it is on the host already."""
+        return np.asarray(tensor)
+
+    def _mtp_input(self, past_len: IntArray, input_ids: IntArray, hidden: Array) -> Array:
+        mtp = self._manifest.model.mtp
+        assert mtp is not None
+        embedding = self._embedding[input_ids]  # [B, n, H]
+        if mtp.mask_first_embedding:
+            embedding[past_len == 0, 0] = 0.0
+        parts = [self._norm(hidden, "mtp.hidden_norm"), self._norm(embedding, "mtp.embedding_norm")]
+        if mtp.concat == "embedding_first":
+            parts.reverse()
+        return np.asarray(np.concatenate(parts, axis=-1) @ self._weights["mtp.proj.weight"])
+
+    def _draft_candidates(self, normed: Array) -> tuple[FloatArray, IntArray]:
+        ids: IntArray | None = self._weights.get(DRAFT_IDS)
+        head = self._head if ids is None else self._weights["mtp.draft_head.weight"]
+        values, ranks = top_candidates(normed @ head, self._manifest.limits.candidates)
+        # Draft ids ascend, so ties stay in ascending id order.
+        return values, ranks if ids is None else ids[ranks]
+
+    def _norm(self, x: Array, name: str) -> Array:
+        return rms_norm(x, self._weights[name], self._manifest.model.rms_norm_eps)
+
+
+def _rows(x: Array, row_index: IntArray) -> Array:
+    """Rows ``row_index [B, m]`` of ``x [B, n, H]``: ``[B, m, H]``."""
+    return x[np.arange(len(x))[:, None], row_index]

@@ -1,0 +1,122 @@
+"""Sampling parameters, and the exact law of a token under them.
+
+Order: temperature, top-k, top-p, min-p. Tokens are ranked by logit, equal logits by ascending id
+(the lower id wins at rank k and at the top-p cut).
+
+- top-k keeps the first ``top_k`` ranks.
+- top-p keeps the shortest prefix of ranks whose share of the mass top-k kept is at least ``top_p``.
+- min-p keeps tokens at least ``min_p`` times as probable as the first.
+
+The token is drawn by inverse transform over the kept ranks. Temperature 0 is the first rank.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import secrets
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from selfdraft.errors import ConfigError
+from selfdraft.manifest import SamplingDefaults
+
+MAX_SEED = 2**64 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How tokens are drawn. ``None`` leaves the choice to the checkpoint, then to selfdraft.
+
+    Raises ``ConfigError`` for values out of range.
+    """
+
+    temperature: float | None = None
+    """0: greedy."""
+    top_k: int | None = None
+    """0: every token."""
+    top_p: float | None = None
+    """1: every token."""
+    min_p: float | None = None
+    """0: every token."""
+    seed: int | None = None
+    """Same seed, same tokens, with speculation on or off. None: drawn afresh."""
+
+    def __post_init__(self) -> None:
+        _check("temperature", self.temperature, lambda x: 0 <= x < math.inf, "0 or more")
+        _check("top_k", self.top_k, lambda x: x >= 0, "a whole number, 0 or more", whole=True)
+        _check("top_p", self.top_p, lambda x: 0 < x <= 1, "above 0 and at most 1")
+        _check("min_p", self.min_p, lambda x: 0 <= x <= 1, "from 0 to 1")
+        _check("seed", self.seed, lambda x: 0 <= x <= MAX_SEED, "from 0 to 2**64 - 1", whole=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingLaw:
+    """Sampling parameters with nothing left to choose."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    seed: int
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the first rank is always drawn."""
+        return self.temperature == 0
+
+
+def resolve_sampling(params: SamplingParams, defaults: SamplingDefaults) -> SamplingLaw:
+    """``params`` with the checkpoint's defaults, then greedy and unfiltered, for every None."""
+
+    def chosen(name: str, fallback: float) -> float:
+        for source in (params, defaults):
+            value = getattr(source, name)
+            if value is not None:
+                return float(value)
+        return fallback
+
+    # The checkpoint's values pass through the same checks as the user's.
+    SamplingParams(**dataclasses.asdict(defaults))
+    return SamplingLaw(
+        temperature=chosen("temperature", 0.0),
+        top_k=int(chosen("top_k", 0)),
+        top_p=chosen("top_p", 1.0),
+        min_p=chosen("min_p", 0.0),
+        seed=secrets.randbits(64) if params.seed is None else params.seed,
+    )
+
+
+def ranking(row: NDArray[np.floating[Any]]) -> NDArray[np.int64]:
+    """Token ids of ``row [V]`` by descending logit, equal logits by ascending id."""
+    return np.argsort(-row, kind="stable")
+
+
+def filtered_distribution(row: NDArray[np.floating[Any]], law: SamplingLaw) -> NDArray[np.float64]:
+    """Probability ``[V]`` of each token for logits ``row [V]``: the law, written out."""
+    order = ranking(row)
+    if law.greedy:
+        order = order[:1]
+        ranked = np.ones(1)
+    else:
+        logits = row[order].astype(np.float64) / law.temperature
+        ranked = np.exp(logits - logits[0])
+    if law.top_k:
+        ranked = ranked[: law.top_k]
+    ranked = ranked / ranked.sum()
+    before = np.cumsum(ranked) - ranked
+    kept = (before < law.top_p) & (ranked >= law.min_p * ranked[0])
+    probabilities = np.zeros(len(row))
+    probabilities[order[: len(ranked)]] = np.where(kept, ranked, 0.0)
+    return np.asarray(probabilities / probabilities.sum())
+
+
+def _check(name: str, value: Any, holds: Any, wanted: str, *, whole: bool = False) -> None:
+    if value is None:
+        return
+    number = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
+    if not number or not holds(value):
+        raise ConfigError(f"{name} is {value!r}", hint=f"give {name} {wanted}")

@@ -1,0 +1,85 @@
+"""The slots of a loop: the tokens of each, and how many of them each cache holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from selfdraft.runtime.backend import IntArray, Step
+
+
+class SlotTable:
+    """Tokens and committed lengths of B slots.
+
+    Between steps ``tokens[b]`` are x_0..x_n, and ``cached[b]`` is n: the last one is drawn, but in
+    no cache yet. ``drafter_cached[b]`` counts rows of the MTP cache; its row p holds token p + 1.
+    """
+
+    def __init__(self, batch: int) -> None:
+        self.tokens: list[list[int]] = [[] for _ in range(batch)]
+        self.cached: IntArray = np.zeros(batch, dtype=np.int64)
+        self.drafter_cached: IntArray = np.zeros(batch, dtype=np.int64)
+        self.live: NDArray[np.bool_] = np.zeros(batch, dtype=bool)
+        """Slots with an unfinished request."""
+        self.attend_all: IntArray = np.zeros(batch, dtype=np.int64)
+        """1 where the newest rows belong to a prompt."""
+
+    @property
+    def batch(self) -> int:
+        return len(self.tokens)
+
+    def rewind(self, slot: int, tokens: Sequence[int], *, drafting: bool) -> int:
+        """Let ``slot`` hold ``tokens``, keeping what the caches share with them.
+
+        Returns the number of leading tokens whose rows stay. The last token is always computed
+        again, for its logits. When drafting, both caches go back to one length: a row of the MTP
+        cache depends on the token after it, and needs the hidden state of its own position.
+        """
+        common = _common_prefix(self.tokens[slot], tokens)
+        kept = min(int(self.cached[slot]), common, len(tokens) - 1)
+        drafter_kept = min(int(self.drafter_cached[slot]), max(common - 1, 0))
+        if drafting:
+            kept = min(kept, drafter_kept)
+        # Lengths first: a cache may hold less than the tokens, never more.
+        self.cached[slot] = kept
+        self.drafter_cached[slot] = min(drafter_kept, kept)
+        self.tokens[slot] = list(tokens)
+        return kept
+
+
+class StepArrays:
+    """Inputs of a pass over n rows with m logit rows, filled anew for each pass."""
+
+    def __init__(self, batch: int, *, num_rows: int, num_logit_rows: int) -> None:
+        self.input_ids: IntArray = np.zeros((batch, num_rows), dtype=np.int64)
+        self.step = Step(
+            past_len=np.zeros(batch, dtype=np.int64),
+            row_count=np.zeros(batch, dtype=np.int64),
+            attend_all=np.zeros(batch, dtype=np.int64),
+            row_index=np.zeros((batch, num_logit_rows), dtype=np.int64),
+        )
+
+
+class StepPool:
+    """The ``StepArrays`` of passes with one logit row, by their number of rows."""
+
+    def __init__(self, batch: int) -> None:
+        self._batch = batch
+        self._arrays: dict[int, StepArrays] = {}
+
+    def get(self, num_rows: int) -> StepArrays:
+        """Arrays for ``num_rows`` rows; the same object each time."""
+        arrays = self._arrays.get(num_rows)
+        if arrays is None:
+            arrays = StepArrays(self._batch, num_rows=num_rows, num_logit_rows=1)
+            self._arrays[num_rows] = arrays
+        return arrays
+
+
+def _common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
+    for index, (a, b) in enumerate(zip(first, second, strict=False)):
+        if a != b:
+            return index
+    return min(len(first), len(second))

@@ -1,0 +1,88 @@
+"""The verdict on a chain of drafts.
+
+One rule serves both modes: draw the target's token of each row in turn and go on while it equals
+the draft. With temperature 0 that is greedy verification; else it is ``match``: the draft is
+accepted with the target's own probability of it, and because the draw is keyed on the position,
+the tokens are those of plain decoding with the same seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple, Protocol
+
+from selfdraft.runtime.uniform import PositionUniform
+
+
+class Chain(NamedTuple):
+    """Tokens that a step delivers, and how many of them were drafts."""
+
+    tokens: list[int]
+    num_accepted: int
+
+
+class Verdict(Protocol):
+    """Decides on one slot's drafts.
+
+    ``draw(i)`` gives the target's token of row i, which follows the first i drafts; it is called
+    in order, once for each delivered token. ``position`` is the absolute position of row 0's token.
+    """
+
+    def __call__(
+        self,
+        draw: Callable[[int], int],
+        drafts: Sequence[int],
+        *,
+        position: int,
+        end_ids: Collection[int],
+    ) -> Chain: ...
+
+
+def accept_while_equal(
+    draw: Callable[[int], int],
+    drafts: Sequence[int],
+    *,
+    position: int,
+    end_ids: Collection[int],
+) -> Chain:
+    """The longest prefix of drafts that the target draws too, and its next token.
+
+    Nothing follows a token of ``end_ids``, drafted or not.
+    """
+    tokens: list[int] = []
+    for row, draft in enumerate(drafts):
+        token = draw(row)
+        tokens.append(token)
+        if token != draft:
+            return Chain(tokens, row)
+        if token in end_ids:
+            return Chain(tokens, row + 1)
+    tokens.append(draw(len(drafts)))
+    return Chain(tokens, len(drafts))
+
+
+class ForcedAcceptance:
+    """Benchmark verdict: a seeded coin accepts draft i with ``rates[i]``, given those before it.
+
+    Both graphs and the draws run in full; the tokens mean nothing.
+    """
+
+    def __init__(self, rates: Sequence[float], *, seed: int = 0) -> None:
+        self._rates = tuple(rates)
+        self._coin = PositionUniform(seed)
+
+    def __call__(
+        self,
+        draw: Callable[[int], int],
+        drafts: Sequence[int],
+        *,
+        position: int,
+        end_ids: Collection[int],
+    ) -> Chain:
+        num_accepted = 0
+        for row, rate in enumerate(self._rates[: len(drafts)]):
+            if self._coin.at(position + row) >= rate:
+                break
+            num_accepted += 1
+        drawn = [draw(row) for row in range(num_accepted + 1)]
+        return Chain([*drafts[:num_accepted], drawn[-1]], num_accepted)

@@ -1,0 +1,135 @@
+"""Names, shapes and values of a bundle's weights (docs/architecture.md, Weights)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from selfdraft.errors import BundleError
+from selfdraft.manifest import ModelSpec
+
+Shape = tuple[int, ...]
+FloatArray = NDArray[np.float64]
+
+DRAFT_IDS = "mtp.draft_ids"
+_MEND = "export the bundle again with: selfdraft export CHECKPOINT -o BUNDLE"
+
+
+def expected_shapes(model: ModelSpec) -> dict[str, Shape]:
+    """Shape of every tensor that the graphs of ``model`` read, by name."""
+    hidden, vocab = model.hidden_size, model.vocab_size
+    shapes: dict[str, Shape] = {}
+    for layer in range(model.num_layers):
+        shapes |= _layer_shapes(model, f"backbone.layers.{layer}")
+    shapes["backbone.norm"] = (hidden,)
+    if not model.tied_head:
+        shapes["lm_head.weight"] = (hidden, vocab)
+    if model.mtp is not None:
+        for name in ("hidden_norm", "embedding_norm", "final_norm"):
+            shapes[f"mtp.{name}"] = (hidden,)
+        shapes["mtp.proj.weight"] = (2 * hidden, hidden)
+        shapes |= _layer_shapes(model, "mtp.layer")
+        if model.mtp.draft_vocab_size is not None:
+            shapes["mtp.draft_head.weight"] = (hidden, model.mtp.draft_vocab_size)
+            shapes[DRAFT_IDS] = (model.mtp.draft_vocab_size,)
+    return shapes
+
+
+def _layer_shapes(model: ModelSpec, prefix: str) -> dict[str, Shape]:
+    hidden, head = model.hidden_size, model.head_dim
+    qkv = (model.num_heads + 2 * model.num_kv_heads) * head
+    shapes: dict[str, Shape] = {
+        "input_norm": (hidden,),
+        "post_norm": (hidden,),
+        "qkv.weight": (hidden, qkv),
+        "o.weight": (model.num_heads * head, hidden),
+        "gate_up.weight": (hidden, 2 * model.intermediate_size),
+        "down.weight": (model.intermediate_size, hidden),
+    }
+    if model.qkv_bias:
+        shapes["qkv.bias"] = (qkv,)
+    if model.qk_norm:
+        shapes |= {"q_norm": (head,), "k_norm": (head,)}
+    return {f"{prefix}.{name}": shape for name, shape in shapes.items()}
+
+
+def checked_weights(
+    model: ModelSpec, tensors: Mapping[str, NDArray[Any]]
+) -> dict[str, NDArray[Any]]:
+    """The weights as fp64 (draft ids as int64), each with the shape the model asks for.
+
+    Int4 pairs (``X.int4``, ``X.scale``) come back as ``X``. Raises ``BundleError`` that names the
+    first missing, misshaped or unknown tensor.
+    """
+    left = dict(tensors)
+    weights: dict[str, NDArray[Any]] = {}
+    for name, shape in expected_shapes(model).items():
+        if f"{name}.int4" in left:
+            packed, scale = left.pop(f"{name}.int4"), left.pop(f"{name}.scale", None)
+            weights[name] = _dequantised(name, packed, scale, shape)
+            continue
+        if name not in left:
+            raise BundleError(f"the weights lack {name} {list(shape)}", hint=_MEND)
+        tensor = left.pop(name)
+        if tensor.shape != shape:
+            raise BundleError(
+                f"{name} has shape {list(tensor.shape)}, the manifest asks for {list(shape)}",
+                hint=_MEND,
+            )
+        weights[name] = tensor.astype(np.int64 if name == DRAFT_IDS else np.float64)
+    if left:
+        raise BundleError(f"the weights hold an unknown tensor: {min(left)}", hint=_MEND)
+    return weights
+
+
+def dequantise_int4(
+    packed: NDArray[np.uint8], scale: NDArray[np.floating[Any]], shape: Shape
+) -> FloatArray:
+    """Matrix ``[in, out]`` fp64 from packed int4 ``[in * out / 2]`` and ``scale [in / block, out]``.
+
+    Two signed values a byte, low nibble first, row-major; a scale serves ``block`` inputs.
+    """
+    rows, columns = shape
+    nibbles = np.empty(rows * columns, dtype=np.int8)
+    nibbles[0::2] = packed & 0x0F
+    nibbles[1::2] = packed >> 4
+    signed = np.where(nibbles > 7, nibbles - 16, nibbles).reshape(shape)  # [in, out]
+    block = rows // scale.shape[0]
+    return signed * np.repeat(scale.astype(np.float64), block, axis=0)
+
+
+def _dequantised(
+    name: str, packed: NDArray[Any], scale: NDArray[Any] | None, shape: Shape
+) -> FloatArray:
+    rows, columns = shape
+    fits = (
+        scale is not None
+        and packed.dtype == np.uint8
+        and packed.shape == (rows * columns / 2,)
+        and scale.ndim == 2
+        and scale.shape[1] == columns
+        and rows % max(scale.shape[0], 1) == 0
+    )
+    if scale is None or not fits:
+        found = "no scale" if scale is None else f"scale {list(scale.shape)}"
+        raise BundleError(
+            f"{name}.int4 {packed.dtype} {list(packed.shape)} with {found} "
+            f"does not unpack to {list(shape)}",
+            hint=_MEND,
+        )
+    return dequantise_int4(packed, scale, shape)
+
+
+def load_tensors(path: Path) -> dict[str, NDArray[Any]]:
+    """Every tensor of a safetensors file by name. Raises ``BundleError`` when it is unreadable."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    try:
+        return dict(load_file(path))
+    except (OSError, SafetensorError) as error:
+        raise BundleError(f"{path} cannot be read: {error}", hint=_MEND) from None
