@@ -6,6 +6,7 @@ import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -27,3 +28,15 @@ def _load(name: str) -> ModuleType:
 def tiny() -> ModuleType:
     """Tiny random models (tests/support/tiny_model.py)."""
     return _load("tiny_model")
+
+
+@pytest.fixture(scope="session")
+def copy_model() -> ModuleType:
+    """A crafted model whose MTP head is right by construction (tests/support/copy_model.py)."""
+    return _load("copy_model")
+
+
+@pytest.fixture(scope="session")
+def noisy(tiny: ModuleType, copy_model: ModuleType) -> Any:
+    """Backend of the crafted model with a head that errs about three times in ten."""
+    return copy_model.backend(tiny, noise=0.3)

@@ -1,0 +1,111 @@
+"""Wiring mistakes leave the output right and only lower acceptance: each is seen here.
+
+The crafted head predicts the target exactly, so that right wiring accepts every draft.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from selfdraft.runtime import loop as loop_module
+from selfdraft.runtime.backend import DeviceTensor, MtpOutput
+from selfdraft.runtime.draft import MtpDrafter
+from selfdraft.runtime.generation import generate
+
+WIRINGS = [
+    {"tap": tap, "concat": concat, "recycle": tap}
+    for tap in ("pre_norm", "post_norm")
+    for concat in ("hidden_first", "embedding_first")
+]
+
+
+def _acceptance(backend: Any, *, drafts: int) -> np.ndarray[Any, Any]:
+    """Acceptance per position over a few prompts; the output is checked against plain."""
+    drafted = np.zeros(drafts)
+    accepted = np.zeros(drafts)
+    for seed in range(4):
+        prompt = [0, 1 + seed, 2, 3 + seed, *range(5 + seed, 25)]
+        speculative = generate(backend, prompt, max_tokens=64, drafts=drafts, prefill_rows=7)
+        plain = generate(backend, prompt, max_tokens=64, drafts=0)
+        assert [e.token for e in speculative] == [e.token for e in plain]
+        drafted += speculative.result.drafted
+        accepted += speculative.result.accepted
+    return accepted / drafted
+
+
+@pytest.mark.parametrize("wiring", WIRINGS, ids=lambda w: f"{w['tap']}-{w['concat']}")
+def test_right_wiring_accepts_every_draft(
+    tiny: ModuleType, copy_model: ModuleType, wiring: dict[str, str]
+) -> None:
+    backend = copy_model.backend(tiny, mtp=wiring)
+    assert _acceptance(backend, drafts=4).tolist() == [1.0] * 4
+
+
+@pytest.mark.parametrize("wiring", WIRINGS, ids=lambda w: f"{w['tap']}-{w['concat']}")
+def test_wrong_hidden_tap_lowers_acceptance(
+    tiny: ModuleType, copy_model: ModuleType, wiring: dict[str, str]
+) -> None:
+    wrong = "post_norm" if wiring["tap"] == "pre_norm" else "pre_norm"
+    backend = copy_model.backend(tiny, mtp=wiring, claimed={"tap": wrong})
+    assert _acceptance(backend, drafts=1)[0] < 0.5
+
+
+@pytest.mark.parametrize("wiring", WIRINGS, ids=lambda w: f"{w['tap']}-{w['concat']}")
+def test_wrong_concat_order_lowers_acceptance(
+    tiny: ModuleType, copy_model: ModuleType, wiring: dict[str, str]
+) -> None:
+    right = wiring["concat"]
+    wrong = "embedding_first" if right == "hidden_first" else "hidden_first"
+    backend = copy_model.backend(tiny, mtp=wiring, claimed={"concat": wrong})
+    assert _acceptance(backend, drafts=1)[0] < 0.5
+
+
+def test_wrong_recycled_state_lowers_acceptance_from_the_second_draft_on(
+    tiny: ModuleType, copy_model: ModuleType
+) -> None:
+    backend = copy_model.backend(tiny, claimed={"recycle": "post_norm"})
+    acceptance = _acceptance(backend, drafts=2)
+    assert acceptance[0] == 1.0
+    assert acceptance[1] < 0.5
+
+
+def test_missing_resync_lowers_acceptance(
+    tiny: ModuleType, copy_model: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop_module, "MtpDrafter", SkipsResync)
+    backend = copy_model.backend(tiny)
+    for drafts in (1, 2, 4):
+        assert _acceptance(backend, drafts=drafts)[0] < 0.9
+
+
+def test_missing_mtp_prefill_lowers_acceptance(
+    tiny: ModuleType, copy_model: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop_module, "MtpDrafter", SkipsPrefill)
+    assert _acceptance(copy_model.backend(tiny), drafts=1)[0] < 0.9
+
+
+class _OnlyNewestRow(MtpDrafter):
+    """Takes in the newest row alone and leaves the others as they are (planted mistake)."""
+
+    prompt_rows: int
+
+    def catch_up(self, hidden: DeviceTensor, num_rows: int) -> MtpOutput:
+        slots = self._slots
+        pending = int(slots.cached[0] - slots.drafter_cached[0])
+        if slots.attend_all[0] != self.prompt_rows:
+            return super().catch_up(hidden, num_rows)
+        slots.drafter_cached[0] += pending - 1
+        return super().catch_up(hidden[:, pending - 1 : pending], 1)
+
+
+class SkipsResync(_OnlyNewestRow):
+    prompt_rows = 0
+
+
+class SkipsPrefill(_OnlyNewestRow):
+    prompt_rows = 1
