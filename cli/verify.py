@@ -43,7 +43,7 @@ def command(
       selfdraft verify BUNDLE --json
     """
     from selfdraft.cli.console import print_json, stage_progress, table
-    from selfdraft.export.verify import verify_bundle
+    from selfdraft.cli.ladder import verify_bundle
 
     with stage_progress(quiet=json_output) as on_stage:
         report = verify_bundle(bundle, checkpoint=checkpoint, prompts=prompt, on_progress=on_stage)
