@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -130,7 +131,7 @@ def _successors(tokenizer: Tokenizer, *, endless: bool) -> list[int]:
         [*ids("c" + CONTROL), end],
     ]
     for chain in chains:
-        for token, successor in zip(chain, chain[1:], strict=False):
+        for token, successor in itertools.pairwise(chain):
             successors[token] = successor
     return successors
 
