@@ -1,1 +1,1 @@
-"""The attention op with its cache: contract and NumPy oracle."""
+"""``selfdraft::CachedAttention``: append to the cache and attend, one contract, several bodies."""

@@ -1,0 +1,53 @@
+# One command each; all of them work on a fresh clone with only Python >= 3.10.
+#   make demo       set up, export the demo checkpoint, answer with self-speculation
+#   make test       quick tests (every commit)          make test-full   all of them
+#   make lint       ruff and mypy --strict              make bench       benchmarks/README.md
+PYTHON ?= python3
+VENV ?= .venv
+# Where the default index serves only CUDA builds of torch:
+#   make demo PIP_FLAGS="--extra-index-url <index with CPU builds>"
+PIP_FLAGS ?=
+RUN := $(VENV)/bin/python -m
+INSTALL = $(RUN) pip install --quiet --disable-pip-version-check -c constraints.txt $(PIP_FLAGS)
+
+.PHONY: demo test test-full lint bench clean
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "selfdraft needs Python >= 3.10; $(PYTHON) is older. Next: make PYTHON=python3.12"; exit 2; }
+	@echo "setting up $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo: $(VENV)/bin/python pyproject.toml constraints.txt
+	@echo "installing selfdraft with its exporter (torch included: about a minute)"
+	@$(INSTALL) -e '.[cpu,export]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.demo
+	@echo "installing test tools"
+	@$(INSTALL) -e '.[cpu,export,dev]'
+	@touch $@
+
+$(VENV)/.bench: $(VENV)/.dev
+	@$(INSTALL) -e '.[cpu,export,dev,bench]'
+	@touch $@
+
+demo: $(VENV)/.demo
+	@$(VENV)/bin/selfdraft demo
+
+test: $(VENV)/.dev
+	$(RUN) pytest -m "not slow"
+
+test-full: $(VENV)/.dev
+	$(RUN) pytest
+
+lint: $(VENV)/.dev
+	$(RUN) ruff check .
+	$(RUN) ruff format --check .
+	$(RUN) mypy
+
+bench: $(VENV)/.bench
+	$(RUN) benchmarks.run_all
+
+clean:
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,1 @@
+"""Measurements of selfdraft against itself and its peers; see README.md."""

@@ -1,0 +1,144 @@
+"""Options that several commands share, each described once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+BundleArg = Annotated[
+    Path,
+    typer.Argument(
+        metavar="BUNDLE",
+        help="Bundle folder, as written by: selfdraft export.",
+        show_default=False,
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
+BackendOption = Annotated[
+    str,
+    typer.Option(
+        "--backend",
+        envvar="SELFDRAFT_BACKEND",
+        metavar="ort|reference",
+        help="Engine: ONNX Runtime, or the slow NumPy reference.",
+    ),
+]
+ThreadsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--threads",
+        envvar="SELFDRAFT_THREADS",
+        min=1,
+        metavar="N",
+        help="Threads of the engine.",
+        show_default="all cores",
+    ),
+]
+ContextOption = Annotated[
+    int | None,
+    typer.Option(
+        "--context",
+        envvar="SELFDRAFT_CONTEXT",
+        min=2,
+        metavar="N",
+        help="Tokens of prompt and reply together.",
+        show_default="the bundle's limit",
+    ),
+]
+ChunkOption = Annotated[
+    int | None,
+    typer.Option(
+        "--chunk",
+        min=1,
+        metavar="N",
+        help="Prompt tokens computed at a time.",
+        show_default="the bundle's",
+    ),
+]
+DraftsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--drafts",
+        envvar="SELFDRAFT_DRAFTS",
+        min=0,
+        max=8,
+        metavar="K",
+        help="Drafts of a step, 0 to 8; 0 decodes plainly.",
+        show_default="1 with an MTP head, else 0",
+    ),
+]
+MaxTokensOption = Annotated[
+    int | None,
+    typer.Option(
+        "--max-tokens",
+        envvar="SELFDRAFT_MAX_TOKENS",
+        min=1,
+        metavar="N",
+        help="Tokens of a reply at most.",
+        show_default="as many as the context holds",
+    ),
+]
+ModeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--mode",
+        metavar="greedy|match",
+        help="Verification: the likeliest token, or the seeded draw.",
+        show_default="greedy at temperature 0, else match",
+    ),
+]
+TemperatureOption = Annotated[
+    float | None,
+    typer.Option(
+        "--temperature",
+        metavar="T",
+        help="0 is greedy.",
+        show_default="the model's, else 0",
+    ),
+]
+TopKOption = Annotated[
+    int | None,
+    typer.Option("--top-k", metavar="N", help="Draw among the N likeliest; 0: all."),
+]
+TopPOption = Annotated[
+    float | None,
+    typer.Option("--top-p", metavar="P", help="Draw among the likeliest that make up P; 1: all."),
+]
+MinPOption = Annotated[
+    float | None,
+    typer.Option("--min-p", metavar="P", help="Drop tokens below P times the likeliest; 0: none."),
+]
+SeedOption = Annotated[
+    int | None,
+    typer.Option(
+        "--seed",
+        envvar="SELFDRAFT_SEED",
+        metavar="N",
+        help="Same seed, same tokens, with any number of drafts.",
+        show_default="a new one each time",
+    ),
+]
+StopOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--stop-token",
+        metavar="ID|TEXT",
+        help="End the reply at this token too; may be repeated.",
+        show_default=False,
+    ),
+]
+SystemOption = Annotated[
+    str | None,
+    typer.Option("--system", metavar="TEXT", help="System prompt.", show_default=False),
+]
+TemplateArgOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--template-arg",
+        metavar="NAME=VALUE",
+        help="Variable of the chat template; VALUE is JSON or text. May be repeated.",
+        show_default=False,
+    ),
+]

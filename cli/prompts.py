@@ -1,0 +1,165 @@
+"""From what the user typed to a request: prompt, sampling, stop tokens, template arguments."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from selfdraft.errors import ConfigError
+from selfdraft.manifest import Manifest
+from selfdraft.runtime.chat_template import Message
+from selfdraft.runtime.request import Request
+from selfdraft.runtime.sampling import SamplingParams
+from selfdraft.runtime.tokenizer import Tokenizer
+from selfdraft.strict import closest_hint
+
+if TYPE_CHECKING:
+    from selfdraft.cli.session import Session
+
+STDIN = "-"
+MODES = ("greedy", "match")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingOptions:
+    """Sampling as the command line gives it."""
+
+    mode: str | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplyOptions:
+    """What a reply should be like, as the command line gives it."""
+
+    sampling: SamplingOptions
+    max_tokens: int | None = None
+    stop_tokens: tuple[str, ...] = ()
+    system: str | None = None
+    template_args: tuple[str, ...] = ()
+
+
+def prompt_ids(session: Session, prompt: str, options: ReplyOptions, *, raw: bool) -> list[int]:
+    """Tokens of one prompt, through the chat template unless ``raw``."""
+    if raw:
+        return session.tokenizer.encode(prompt, add_special_tokens=True)
+    text = session.chat_template().render(
+        messages_of(prompt, system=options.system), args=template_args(options.template_args)
+    )
+    return session.tokenizer.encode(text, add_special_tokens=False)
+
+
+def reply_request(session: Session, ids: Sequence[int], options: ReplyOptions) -> Request:
+    """The request for a reply to the tokens ``ids``."""
+    return Request(
+        prompt_ids=tuple(ids),
+        sampling=sampling_params(options.sampling, session.bundle.manifest),
+        max_tokens=options.max_tokens,
+        stop_ids=stop_ids(options.stop_tokens, session.tokenizer),
+    )
+
+
+def sampling_params(options: SamplingOptions, manifest: Manifest) -> SamplingParams:
+    """Parameters of the draw; ``ConfigError`` where ``--mode`` and the others disagree."""
+    temperature = options.temperature
+    if options.mode is not None and options.mode not in MODES:
+        raise ConfigError(
+            f"unknown mode {options.mode!r}{closest_hint(options.mode, MODES)}",
+            hint=f"choose one of: {', '.join(MODES)}",
+        )
+    if options.mode == "greedy":
+        if temperature:
+            raise ConfigError(
+                f"--mode greedy has no temperature, {temperature} is given",
+                hint="leave --temperature out, or use --mode match",
+            )
+        temperature = 0.0
+    if options.mode == "match":
+        if temperature == 0:
+            raise ConfigError(
+                "--mode match draws tokens, at temperature 0 there is nothing to draw",
+                hint="give a --temperature above 0, or use --mode greedy",
+            )
+        if temperature is None and not manifest.sampling.temperature:
+            temperature = 1.0
+    return SamplingParams(
+        temperature=temperature,
+        top_k=options.top_k,
+        top_p=options.top_p,
+        min_p=options.min_p,
+        seed=options.seed,
+    )
+
+
+def read_prompt(prompt: str | None) -> str:
+    """The prompt; ``-``, or nothing with input piped in, reads stdin."""
+    if prompt is None and not sys.stdin.isatty():
+        prompt = STDIN
+    if prompt is None:
+        raise ConfigError(
+            "no prompt is given", hint='add it: selfdraft generate BUNDLE "PROMPT" (or - for stdin)'
+        )
+    text = _read_stdin() if prompt == STDIN else prompt
+    if not text.strip():
+        raise ConfigError("the prompt is empty", hint="give some text")
+    return text
+
+
+def _read_stdin() -> str:
+    try:
+        text = sys.stdin.buffer.read().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"stdin is not UTF-8 at byte {error.start}", hint="pipe the prompt in as UTF-8"
+        ) from None
+    return text.removesuffix("\n").removesuffix("\r")
+
+
+def messages_of(prompt: str, *, system: str | None) -> list[Message]:
+    """A conversation that asks ``prompt``."""
+    head: list[Message] = [{"role": "system", "content": system}] if system else []
+    return [*head, {"role": "user", "content": prompt}]
+
+
+def template_args(pairs: Sequence[str]) -> dict[str, Any]:
+    """``NAME=VALUE`` pairs; a value that is JSON is taken as such, else as text."""
+    args = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.isidentifier():
+            raise ConfigError(
+                f"template argument {pair!r} is not NAME=VALUE",
+                hint="e.g. --template-arg enable_thinking=false",
+            )
+        try:
+            args[name] = json.loads(value)
+        except ValueError:
+            args[name] = value
+    return args
+
+
+def stop_ids(spellings: Sequence[str], tokenizer: Tokenizer) -> tuple[int, ...]:
+    """Ids of ``--stop-token``: a number is an id, a text must be one token."""
+    return tuple(_stop_id(spelling, tokenizer) for spelling in spellings)
+
+
+def _stop_id(spelling: str, tokenizer: Tokenizer) -> int:
+    if spelling.isdecimal():
+        return int(spelling)
+    known = tokenizer.id_of(spelling)
+    if known is not None:
+        return known
+    ids = tokenizer.encode(spelling, add_special_tokens=False)
+    if len(ids) != 1:
+        raise ConfigError(
+            f"stop token {spelling!r} is {len(ids)} tokens ({ids[:6]}), it must be one",
+            hint="give a text that is one token, or a token id",
+        )
+    return ids[0]

@@ -1,0 +1,53 @@
+"""The commands by name, and how one is loaded."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import typer
+
+COMMANDS = {
+    "demo": "Export the demo checkpoint, answer a prompt, and measure.",
+    "export": "Turn a checkpoint into a bundle.",
+    "inspect": "Show what a bundle holds and what it costs.",
+    "verify": "Check a bundle against its files, its source and itself.",
+    "generate": "Complete or answer one prompt.",
+    "chat": "Talk with a model, turn by turn.",
+    "bench": "Measure plain against speculative decoding.",
+}
+"""Names with the line that ``selfdraft --help`` shows, in its order."""
+
+
+def load_command(name: str) -> Any:
+    """The command ``name``: its module's function ``command`` and the common options."""
+    from selfdraft.cli.common import common_params
+
+    module = importlib.import_module(f"selfdraft.cli.{name}")
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+    settings = {"help_option_names": ["-h", "--help"]}
+    app.command(name, context_settings=settings)(module.command)
+    command = typer.main.get_command(app)
+    command.params.extend(common_params())
+    return command
+
+
+class LazyCommands(Mapping[str, Any]):
+    """All commands by name; reading one loads its module."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in COMMANDS:
+            raise KeyError(name)
+        if name not in self._loaded:
+            self._loaded[name] = load_command(name)
+        return self._loaded[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)

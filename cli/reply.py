@@ -1,0 +1,139 @@
+"""One reply: tokens from the loop, text to the user as it comes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from selfdraft.cli.interrupts import StopFlag
+from selfdraft.manifest import Manifest
+from selfdraft.runtime.loop import DecodeLoop
+from selfdraft.runtime.request import Request
+from selfdraft.runtime.result import GenerationResult, TokenEvent
+from selfdraft.runtime.text_stream import TextStream
+
+if TYPE_CHECKING:
+    from selfdraft.cli.session import Session
+
+SLOT = 0
+SCHEMA = "selfdraft.generation/1"
+
+Show = Callable[[str, bool], None]
+"""Takes a text delta, and whether the token that completed it was a draft."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """The text of a reply and the record of how it came about."""
+
+    text: str
+    drafted: tuple[bool, ...]
+    """For each token of ``result``: proposed by the MTP head."""
+    result: GenerationResult
+    stopped: bool
+    """The user ended it with Ctrl-C."""
+
+
+def stream_reply(
+    loop: DecodeLoop,
+    request: Request,
+    session: Session,
+    *,
+    show: Show,
+    stop: StopFlag | None = None,
+    on_prefill: Callable[[int, int], None] | None = None,
+) -> Reply:
+    """Run ``request`` in the first slot to its end, or until ``stop`` is set.
+
+    The end or stop token is not part of the text.
+    """
+    stop = stop or StopFlag()
+    stream = TextStream(session.tokenizer)
+    ends = end_ids(session.bundle.manifest, request)
+    parts: list[str] = []
+    drafted: list[bool] = []
+
+    def deliver(events: list[TokenEvent]) -> None:
+        for event in events:
+            drafted.append(event.drafted)
+            if event.token not in ends:
+                emit(stream.push([event.token]), event.drafted)
+
+    def emit(text: str, from_draft: bool) -> None:
+        if text:
+            parts.append(text)
+            show(text, from_draft)
+
+    def prefilled(done: int, total: int) -> None:
+        stop.check()
+        if on_prefill:
+            on_prefill(done, total)
+
+    try:
+        deliver(loop.begin({SLOT: request}, on_progress=prefilled))
+        while loop.active:
+            stop.check()
+            deliver(loop.step())
+    except StopFlag.Stopped:
+        loop.cancel(SLOT)
+    emit(stream.finish(), False)
+    return Reply(
+        text="".join(parts),
+        drafted=tuple(drafted),
+        result=loop.result(SLOT),
+        stopped=stop.is_set,
+    )
+
+
+def end_ids(manifest: Manifest, request: Request) -> frozenset[int]:
+    """Tokens that end the reply to ``request``; the last token of a reply, or none of it."""
+    own = () if request.ignore_eos else manifest.text.eos_ids
+    return frozenset(own) | frozenset(request.stop_ids)
+
+
+def reply_record(reply: Reply, *, bundle: str, prompt_ids: Sequence[int]) -> dict[str, Any]:
+    """The reply as plain values, for ``--json``."""
+    result = reply.result
+    return {
+        "schema": SCHEMA,
+        "bundle": bundle,
+        "prompt_ids": list(prompt_ids),
+        "text": reply.text,
+        **asdict(result),
+        "drafted_tokens": reply.drafted,
+        "acceptance_per_position": result.acceptance_per_position,
+        "acceptance_rate": result.acceptance_rate,
+        "tokens_per_step": result.tokens_per_step,
+        "prefill_tok_per_s": result.prefill_tok_per_s,
+        "decode_tok_per_s": result.decode_tok_per_s,
+    }
+
+
+def summary_line(result: GenerationResult) -> str:
+    """Tokens, speed and acceptance on one line."""
+    parts = [f"{len(result.tokens)} tokens ({result.finish_reason})"]
+    if result.decode_tok_per_s is not None:
+        parts.append(f"{result.decode_tok_per_s:.1f} tokens/s")
+    if result.drafted and result.tokens_per_step is not None:
+        parts.append(f"{result.tokens_per_step:.2f} tokens a step")
+        parts.append(f"accepted {acceptance_text(result)}")
+    if result.reused_tokens:
+        parts.append(f"{result.reused_tokens} of {result.prompt_tokens} prompt tokens reused")
+    return " · ".join(parts)
+
+
+def acceptance_text(result: GenerationResult) -> str:
+    """Acceptance at each draft position, e.g. ``1st 88 % (22/25), 2nd 61 % (14/23)``."""
+    parts = []
+    for index, (accepted, drafted) in enumerate(
+        zip(result.accepted, result.drafted, strict=True), start=1
+    ):
+        share = f"{100 * accepted / drafted:.0f} %" if drafted else "–"
+        parts.append(f"{ordinal(index)} {share} ({accepted}/{drafted})")
+    return ", ".join(parts)
+
+
+def ordinal(number: int) -> str:
+    """``1st``, ``2nd``, ``3rd``, ``4th`` … ``8th``."""
+    return f"{number}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(number, 'th') }"

@@ -1,0 +1,128 @@
+"""A bundle opened for use: backend, tokenizer, chat template, decode loop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from selfdraft.errors import BundleError, ConfigError
+from selfdraft.runtime.bundle import Bundle, open_bundle
+from selfdraft.runtime.chat_template import ChatTemplate, SpecialTexts
+from selfdraft.runtime.loop import DecodeLoop
+from selfdraft.runtime.tokenizer import Tokenizer
+from selfdraft.strict import closest_hint
+
+if TYPE_CHECKING:
+    from selfdraft.runtime.backend import Backend
+
+BACKENDS = ("ort", "reference")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions:
+    """How a bundle is run."""
+
+    backend: str = "ort"
+    threads: int | None = None
+    drafts: int | None = None
+    context: int | None = None
+    chunk: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.backend not in BACKENDS:
+            raise ConfigError(
+                f"unknown backend {self.backend!r}{closest_hint(self.backend, BACKENDS)}",
+                hint=f"choose one of: {', '.join(BACKENDS)}",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """An open bundle. Make loops from it; each owns its caches."""
+
+    bundle: Bundle
+    tokenizer: Tokenizer
+    backend: Backend
+    options: EngineOptions
+
+    @property
+    def threads(self) -> int | None:
+        """Threads of the engine; ``None`` where it does not say."""
+        count = getattr(self.backend, "threads", None)
+        return count if isinstance(count, int) else None
+
+    def loop(
+        self,
+        *,
+        drafts: int | None = None,
+        context: int | None = None,
+        forced_acceptance: Sequence[float] | None = None,
+        backend: Backend | None = None,
+    ) -> DecodeLoop:
+        """A loop of one slot; what is ``None`` comes from the options, then from the bundle."""
+        return DecodeLoop(
+            backend or self.backend,
+            drafts=self.options.drafts if drafts is None else drafts,
+            context_length=self.options.context if context is None else context,
+            prefill_rows=self.options.chunk,
+            forced_acceptance=forced_acceptance,
+        )
+
+    def chat_template(self) -> ChatTemplate:
+        """The bundle's template; ``ConfigError`` where it has none."""
+        return chat_template_of(self.bundle, self.tokenizer)
+
+
+def chat_template_of(bundle: Bundle, tokenizer: Tokenizer) -> ChatTemplate:
+    """The template of an opened bundle; ``ConfigError`` where it has none."""
+    text = bundle.manifest.text
+    if text.chat_template is None:
+        raise ConfigError(
+            f"{bundle.path} has no chat template",
+            hint="give the prompt as the model should see it: selfdraft generate --raw",
+        )
+    path = bundle.file(text.chat_template)
+    try:
+        source = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BundleError(
+            f"{path} cannot be read: {error}", hint="export the bundle again"
+        ) from None
+    eos_id = text.eos_ids[0] if text.eos_ids else None
+    special = SpecialTexts(
+        bos_token=_spelling(tokenizer, text.bos_id), eos_token=_spelling(tokenizer, eos_id)
+    )
+    return ChatTemplate(source, special=special)
+
+
+def _spelling(tokenizer: Tokenizer, token_id: int | None) -> str:
+    return "" if token_id is None else tokenizer.token_of(token_id) or ""
+
+
+def open_session(path: Path, options: EngineOptions) -> Session:
+    """Check and open the bundle at ``path``. Raises ``BundleError``, ``DeviceError``."""
+    bundle = open_bundle(path)
+    tokenizer = Tokenizer.from_file(bundle.file(bundle.manifest.text.tokenizer))
+    return Session(
+        bundle=bundle,
+        tokenizer=tokenizer,
+        backend=_open_backend(bundle, options),
+        options=options,
+    )
+
+
+def _open_backend(bundle: Bundle, options: EngineOptions) -> Backend:
+    # Each backend takes its own kind of states, which the protocol cannot say.
+    backend: Any
+    if options.backend == "reference":
+        from selfdraft.runtime.reference import ReferenceBackend
+
+        backend = ReferenceBackend.from_bundle(bundle.path, check_hashes=False)
+    else:
+        from selfdraft.runtime.ort import OrtBackend
+
+        backend = OrtBackend(bundle.path, bundle.manifest, threads=options.threads)
+    checked: Backend = backend
+    return checked

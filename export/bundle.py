@@ -1,0 +1,262 @@
+"""Checkpoint to bundle: the steps of an export in their order."""
+
+from __future__ import annotations
+
+import logging
+import resource
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+import selfdraft
+from selfdraft.errors import ConfigError
+from selfdraft.export.checkpoint import Checkpoint
+from selfdraft.export.draft_vocab import choose_draft_ids
+from selfdraft.export.families import ModelPlan, read_model
+from selfdraft.export.options import (
+    DEFAULT_CONTEXT,
+    DEFAULT_INT4_BLOCK,
+    ExportOptions,
+    ExportReport,
+)
+from selfdraft.export.publish import (
+    check_disk_space,
+    check_output,
+    hash_files,
+    new_folder,
+    resource_errors,
+    sync_file,
+    write_synced,
+)
+from selfdraft.export.source import Source, read_source
+from selfdraft.export.text_files import TextFiles, read_text_files
+from selfdraft.export.weights import (
+    WeightsPlan,
+    bytes_by_part,
+    plan_embedding,
+    plan_weights,
+    write_weights,
+)
+from selfdraft.manifest import (
+    MANIFEST_NAME,
+    SCHEMA_VERSION,
+    FileSpec,
+    GraphSpec,
+    Limits,
+    Manifest,
+    Precision,
+    manifest_to_json,
+)
+
+log = logging.getLogger(__name__)
+
+OnProgress = Callable[[str, int, int], None]
+"""Called with a stage (embedding, weights, graphs, hashes), done and total."""
+GRAPH_BYTES = 32 * 2**20
+"""Room left for graphs and manifest, whose size is not known before."""
+WEIGHTS_FILE = "weights.safetensors"
+EMBEDDING_FILE = "embedding.safetensors"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportPlan:
+    """Everything about an export that is known before a byte is written."""
+
+    checkpoint: Checkpoint
+    model: ModelPlan
+    weights: WeightsPlan
+    embedding: WeightsPlan
+    text: TextFiles
+    source: Source
+    limits: Limits
+
+    @property
+    def num_bytes(self) -> int:
+        """Disk space that the bundle needs at most."""
+        small = sum(len(content) for content in self.contents.values())
+        return self.weights.num_bytes + self.embedding.num_bytes + small + GRAPH_BYTES
+
+    @property
+    def contents(self) -> dict[str, bytes]:
+        """Small files by name."""
+        return {**self.source.contents, **self.text.contents}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know about the result."""
+        return (*self.model.notes, *self.weights.notes, *self.text.notes, *self.source.notes)
+
+
+def plan_export(checkpoint_path: Path, options: ExportOptions) -> ExportPlan:
+    """Read and check the whole checkpoint except its weight values; nothing is written.
+
+    Raises ``ConfigError`` for a checkpoint or an option that cannot be exported.
+    """
+    checkpoint = Checkpoint.open(checkpoint_path)
+    model = read_model(checkpoint)
+    vocab_size = model.spec.vocab_size
+    text = read_text_files(checkpoint, vocab_size=vocab_size)
+    weights = plan_weights(
+        model,
+        weights=options.weights,
+        int4_block=options.int4_block or DEFAULT_INT4_BLOCK,
+        draft_ids=_draft_ids(model, text, options),
+    )
+    return ExportPlan(
+        checkpoint=checkpoint,
+        model=model,
+        weights=weights,
+        embedding=plan_embedding(model),
+        text=text,
+        source=read_source(checkpoint, model, name=options.name),
+        limits=Limits(
+            context_length=_context(model, options),
+            candidates=min(options.candidates, vocab_size),
+            prefill_rows=options.prefill_rows,
+        ),
+    )
+
+
+def export_bundle(
+    checkpoint_path: Path,
+    output: Path,
+    options: ExportOptions,
+    on_progress: OnProgress | None = None,
+) -> ExportReport:
+    """Write the bundle ``output``; it appears complete or not at all.
+
+    Raises ``ConfigError`` for a checkpoint, option or output that cannot be, ``ResourceError``
+    when disk space or the right to write is missing. Peak memory is one tensor as float32.
+    """
+    started = time.monotonic()
+    output = output.resolve()
+    report = on_progress or (lambda stage, done, total: None)
+    with resource_errors(output):
+        check_output(output, overwrite=options.overwrite)
+    _refuse_nested(checkpoint_path, output)
+    plan = plan_export(checkpoint_path, options)
+    with resource_errors(output):
+        check_disk_space(output, plan.num_bytes)
+    for note in plan.notes:
+        log.info("%s", note)
+    with new_folder(output) as folder:
+        graphs = _write_parts(plan, folder, options, report)
+        files = hash_files(folder, lambda done, total: report("hashes", done, total))
+        manifest = _manifest(plan, options, graphs, files)
+        write_synced(folder / MANIFEST_NAME, manifest_to_json(manifest).encode())
+    return ExportReport(
+        output=output,
+        manifest=manifest,
+        seconds=time.monotonic() - started,
+        peak_rss_bytes=_peak_rss_bytes(),
+        bytes_by_part=bytes_by_part([plan.embedding, plan.weights]),
+    )
+
+
+def _write_parts(
+    plan: ExportPlan, folder: Path, options: ExportOptions, report: OnProgress
+) -> dict[str, GraphSpec]:
+    """Write every file but the manifest; returns the graphs."""
+    for stage, weights, file in (
+        ("embedding", plan.embedding, EMBEDDING_FILE),
+        ("weights", plan.weights, WEIGHTS_FILE),
+    ):
+        write_weights(plan.checkpoint, weights, folder / file, partial(report, stage))
+    for name, content in plan.contents.items():
+        write_synced(folder / name, content)
+    from selfdraft.export.graph import build_graphs  # torch takes seconds to import
+
+    report("graphs", 0, 1)
+    graphs = build_graphs(
+        plan.weights.spec,
+        plan.weights.tensors,
+        directory=folder,
+        weights=options.weights,
+        int4_block=plan.weights.int4_block,
+        candidates=plan.limits.candidates,
+        target=options.target,
+    )
+    for graph in graphs.values():
+        sync_file(folder / graph.file)
+    report("graphs", 1, 1)
+    return graphs
+
+
+def _manifest(
+    plan: ExportPlan,
+    options: ExportOptions,
+    graphs: dict[str, GraphSpec],
+    files: dict[str, FileSpec],
+) -> Manifest:
+    return Manifest(
+        schema_version=SCHEMA_VERSION,
+        selfdraft_version=selfdraft.__version__,
+        target=options.target,
+        model=plan.weights.spec,
+        graphs=graphs,
+        precision=Precision(
+            weights=options.weights,
+            int4_block=plan.weights.int4_block,
+            activations="fp32",
+            kv="fp32",
+        ),
+        limits=plan.limits,
+        text=plan.text.spec,
+        sampling=plan.text.sampling,
+        source=plan.source.spec,
+        files=files,
+        weights_file=WEIGHTS_FILE,
+        embedding_file=EMBEDDING_FILE,
+        notes=plan.notes,
+    )
+
+
+def _draft_ids(
+    model: ModelPlan, text: TextFiles, options: ExportOptions
+) -> NDArray[np.int64] | None:
+    if options.draft_vocab is None:
+        return None
+    if model.spec.mtp is None:
+        raise ConfigError(
+            f"draft_vocab {options.draft_vocab} is given, but the checkpoint has no MTP head",
+            hint="leave --draft-vocab out",
+        )
+    return choose_draft_ids(
+        options.draft_vocab,
+        vocab_size=model.spec.vocab_size,
+        always=text.special_ids,
+        tokenizer=text.tokenizer,
+        text=options.draft_vocab_text,
+    )
+
+
+def _context(model: ModelPlan, options: ExportOptions) -> int:
+    if options.context is None:
+        return min(model.max_context, DEFAULT_CONTEXT)
+    if options.context > model.max_context:
+        raise ConfigError(
+            f"context {options.context} is more than the checkpoint's max_position_embeddings, "
+            f"{model.max_context}",
+            hint=f"choose --context {model.max_context} or less",
+        )
+    return options.context
+
+
+def _refuse_nested(checkpoint_path: Path, output: Path) -> None:
+    """Replacing the output must never remove the checkpoint."""
+    if checkpoint_path.resolve().is_relative_to(output):
+        raise ConfigError(
+            f"the checkpoint {checkpoint_path} lies in the output folder {output}",
+            hint="choose an output folder outside",
+        )
+
+
+def _peak_rss_bytes() -> int:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

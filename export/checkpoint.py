@@ -1,0 +1,192 @@
+"""A checkpoint folder, read strictly: config.json and safetensors, one tensor at a time.
+
+Nothing of a checkpoint is ever run: no pickle is opened and ``auto_map`` is not followed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from selfdraft.errors import ConfigError
+from selfdraft.export.safetensors_file import StoredTensor, read_header
+
+CONFIG_NAME = "config.json"
+WEIGHTS_NAME = "model.safetensors"
+INDEX_NAME = "model.safetensors.index.json"
+PICKLE_PATTERNS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+FLOAT_TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """Config and tensors of one checkpoint; shards are opened only while a tensor is read."""
+
+    path: Path
+    config: Mapping[str, Any]
+    tensors: Mapping[str, tuple[Path, StoredTensor]]
+    """File and place of every tensor."""
+
+    @classmethod
+    def open(cls, path: Path) -> Checkpoint:
+        """Check the folder and read every header.
+
+        Raises ``ConfigError`` naming what is missing, truncated, doubled or not safetensors.
+        """
+        config = _read_config(path)
+        if (path / INDEX_NAME).is_file():
+            tensors = _indexed_tensors(path)
+        elif (path / WEIGHTS_NAME).is_file():
+            file = path / WEIGHTS_NAME
+            tensors = {name: (file, entry) for name, entry in read_header(file).items()}
+        else:
+            raise _no_weights(path)
+        return cls(path=path, config=config, tensors=tensors)
+
+    def names(self) -> tuple[str, ...]:
+        """Every tensor name, sorted."""
+        return tuple(sorted(self.tensors))
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a tensor; ``ConfigError`` names it when it is missing."""
+        return self._find(name).shape
+
+    def dtype(self, name: str) -> str:
+        """Dtype of a tensor as the container names it: F32, BF16, I64, ..."""
+        return self._find(name).dtype
+
+    def read(self, name: str) -> NDArray[np.float32]:
+        """A fresh float32 copy of one tensor, in the checkpoint's own (torch) layout.
+
+        Raises ``ConfigError`` when the tensor is missing or is not stored as F64, F32, F16 or
+        BF16.
+        """
+        entry = self._find(name)
+        if not is_float(entry.dtype):
+            raise ConfigError(
+                f"tensor {name!r} is stored as {entry.dtype}: quantised checkpoints are not read",
+                hint="use the checkpoint in bf16, fp16 or fp32",
+            )
+        flat = self._map(name)
+        if entry.dtype != "BF16":
+            with np.errstate(over="ignore"):  # an F64 too large becomes Inf, refused on writing
+                return np.array(flat, dtype=np.float32).reshape(entry.shape)
+        widened = flat.astype(np.uint32)
+        widened <<= np.uint32(16)  # bf16 is the upper half of a float32
+        return widened.view(np.float32).reshape(entry.shape)
+
+    def equal(self, first: str, second: str) -> bool:
+        """Whether two tensors have the same dtype, shape and bytes."""
+        one, other = self._find(first), self._find(second)
+        if (one.dtype, one.shape) != (other.dtype, other.shape):
+            return False
+        return bool(np.array_equal(self._map(first), self._map(second)))
+
+    def _find(self, name: str) -> StoredTensor:
+        if name not in self.tensors:
+            raise ConfigError(
+                f"tensor {name!r} is missing from {self.path}",
+                hint="fetch the complete checkpoint, with every shard",
+            )
+        return self.tensors[name][1]
+
+    def _map(self, name: str) -> NDArray[Any]:
+        file, entry = self.tensors[name]
+        kind = FLOAT_TYPES.get(entry.dtype, "<u2" if entry.dtype == "BF16" else "u1")
+        if entry.length == 0:
+            return np.empty(0, dtype=kind)
+        count = entry.length // np.dtype(kind).itemsize
+        return np.memmap(file, dtype=kind, mode="r", offset=entry.offset, shape=(count,))
+
+
+def is_float(dtype: str) -> bool:
+    """Whether ``Checkpoint.read`` converts this container dtype."""
+    return dtype in FLOAT_TYPES or dtype == "BF16"
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file of the checkpoint; ``ConfigError`` when it is none."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{path} cannot be read: {error}", hint="fetch the file again, or mend it"
+        ) from None
+    if not isinstance(data, dict):
+        raise ConfigError(
+            f"{path} holds a {type(data).__name__}, not an object", hint="fetch the file again"
+        )
+    return data
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    if not path.is_dir():
+        raise ConfigError(
+            f"{path} is not a checkpoint: no such folder",
+            hint="give the folder that holds config.json and the safetensors files",
+        )
+    if not (path / CONFIG_NAME).is_file():
+        raise ConfigError(
+            f"{path} is not a checkpoint: {CONFIG_NAME} is missing",
+            hint="give the folder that holds config.json and the safetensors files",
+        )
+    return read_json(path / CONFIG_NAME)
+
+
+def _no_weights(path: Path) -> ConfigError:
+    for pattern in PICKLE_PATTERNS:
+        for file in sorted(path.glob(pattern)):
+            return ConfigError(
+                f"{path} has its weights only as a pickle, {file.name}; opening one can run code",
+                hint="convert it where you trust it, with transformers: "
+                "AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(NEW_DIR), and check "
+                "that NEW_DIR still has the MTP tensors",
+            )
+    return ConfigError(
+        f"{path} is not a checkpoint: neither {WEIGHTS_NAME} nor {INDEX_NAME} is there",
+        hint="fetch the safetensors files of the checkpoint",
+    )
+
+
+def _indexed_tensors(path: Path) -> dict[str, tuple[Path, StoredTensor]]:
+    """Tensors of all shards, checked in both directions against the index."""
+    weight_map = read_json(path / INDEX_NAME).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise ConfigError(f"{path / INDEX_NAME} has no weight_map", hint="fetch the index again")
+    tensors: dict[str, tuple[Path, StoredTensor]] = {}
+    for shard in sorted({str(name) for name in weight_map.values()}):
+        for name, entry in read_header(_shard_path(path, shard)).items():
+            if name in tensors:
+                raise ConfigError(
+                    f"tensor {name!r} is in two shards: {tensors[name][0].name} and {shard}",
+                    hint="remove the shard that does not belong to this checkpoint",
+                )
+            tensors[name] = (path / shard, entry)
+    for name, shard in weight_map.items():
+        if name not in tensors or tensors[name][0].name != shard:
+            raise ConfigError(
+                f"tensor {name!r} is not in shard {shard}, where {INDEX_NAME} puts it",
+                hint="the index and the shards come from different versions: fetch all again",
+            )
+    return tensors
+
+
+def _shard_path(path: Path, shard: str) -> Path:
+    if shard in ("", ".", "..") or "/" in shard or "\\" in shard or "\0" in shard:
+        raise ConfigError(
+            f"{INDEX_NAME} names the shard {shard!r}: shards must lie in the checkpoint folder",
+            hint="do not use this checkpoint before you know why its index points elsewhere",
+        )
+    file = path / shard
+    if not file.is_file():
+        raise ConfigError(
+            f"shard {shard} is missing from {path}, but {INDEX_NAME} names it",
+            hint="fetch the missing shard",
+        )
+    return file

@@ -1,0 +1,169 @@
+"""Model families: what a checkpoint is, and where each of its tensors goes."""
+
+from __future__ import annotations
+
+import difflib
+import re
+
+from selfdraft.errors import ConfigError
+from selfdraft.export.checkpoint import Checkpoint, is_float
+from selfdraft.export.config import ConfigKeys, not_supported
+from selfdraft.export.families.base import Family, ModelPlan, WeightRule
+from selfdraft.export.families.decoder import backbone_rules, read_tied_head
+from selfdraft.export.families.geometry import Geometry, read_geometry
+from selfdraft.export.families.llama import LLAMA
+from selfdraft.export.families.mimo import MIMO
+from selfdraft.export.families.mtp_layouts import read_mtp
+from selfdraft.export.families.qwen2 import QWEN2
+from selfdraft.export.families.qwen3 import QWEN3
+from selfdraft.export.families.rope import read_rope
+from selfdraft.manifest import ModelSpec, MtpSpec
+
+__all__ = ["FAMILIES", "Family", "ModelPlan", "WeightRule", "read_model"]
+
+FAMILIES = (MIMO, QWEN2, QWEN3, LLAMA)
+IGNORED = {
+    re.compile(r"(model\.(layers|mtp_layers)|mtp\.layers)\.\d+\.self_attn\.rotary_emb\.inv_freq"): (
+        "rotary frequencies are computed from config.json"
+    ),
+}
+
+
+def read_model(checkpoint: Checkpoint) -> ModelPlan:
+    """Geometry, weight rules and notes of a checkpoint.
+
+    Geometry comes from tensor shapes. Every tensor is used exactly once or listed in
+    ``ignored``. Raises ``ConfigError`` naming the key or tensor that is unknown, missing,
+    misshaped or not supported.
+    """
+    config = ConfigKeys(checkpoint.config)
+    family = _find_family(config)
+    _refuse_other_arithmetic(config, family)
+    ignored: dict[str, str] = {}
+    notes: list[str] = []
+    if "auto_map" in checkpoint.config:
+        notes.append("the checkpoint brings its own code (auto_map): it is not run")
+    geometry = read_geometry(checkpoint, config, family)
+    tied = read_tied_head(checkpoint, config, ignored)
+    mtp, mtp_rules = read_mtp(checkpoint, config, family, geometry, notes)
+    rules = [*backbone_rules(geometry, tied=tied), *mtp_rules]
+    _check_sources(checkpoint, rules)
+    _check_leftovers(checkpoint, rules, ignored)
+    return ModelPlan(
+        spec=_spec(config, family, geometry, tied=tied, mtp=mtp),
+        rules=tuple(rules),
+        ignored=ignored,
+        notes=tuple(notes),
+        architecture=family.architecture,
+        max_context=config.positive("max_position_embeddings") or family.max_position_embeddings,
+    )
+
+
+def _find_family(config: ConfigKeys) -> Family:
+    """By ``architectures[0]``, or by ``model_type`` where that key is absent."""
+    architectures = config.values.get("architectures")
+    if isinstance(architectures, list) and architectures:
+        key, found = "architectures", str(architectures[0])
+        known = {family.architecture: family for family in FAMILIES}
+    else:
+        key, found = "model_type", str(config.values.get("model_type"))
+        known = {family.model_type: family for family in FAMILIES}
+    if found in known:
+        return known[found]
+    near = difflib.get_close_matches(found, known, n=1, cutoff=0.0)
+    raise ConfigError(
+        f"config.json: {key} {found!r} is not a known model; the nearest is {near[0]!r}",
+        hint=f"known: {', '.join(sorted(known))}",
+    )
+
+
+def _refuse_other_arithmetic(config: ConfigKeys, family: Family) -> None:
+    """Refuse config keys that change the computation in a way the graphs do not follow."""
+    activation = config.text("hidden_act") or "silu"
+    if activation != "silu":
+        raise not_supported(f"hidden_act {activation!r}", hint="only silu MLPs are known")
+    if config.section("quantization_config"):
+        method = config.values["quantization_config"].get("quant_method", "unknown")
+        raise not_supported(
+            f"quantization_config (method {method!r})",
+            hint="use the checkpoint in bf16, fp16 or fp32; --weights int4 quantises it",
+        )
+    flag = config.flag("use_sliding_window")
+    window = config.integer("sliding_window")
+    if flag or (window and flag is None and not family.sliding_window_flag):
+        raise not_supported(
+            f"sliding window attention (sliding_window = {window})",
+            hint="use a checkpoint with full attention in every layer",
+        )
+    for kind in config.values.get("layer_types") or ():
+        if kind != "full_attention":
+            raise not_supported(
+                f"layer_types entry {kind!r}", hint="only full_attention layers are known"
+            )
+    if config.flag("mlp_bias"):
+        raise not_supported("mlp_bias = true", hint="use a model without bias in the MLP")
+
+
+def _check_sources(checkpoint: Checkpoint, rules: list[WeightRule]) -> None:
+    for rule in rules:
+        for name, expected in zip(rule.sources, rule.source_shapes, strict=True):
+            found = checkpoint.shape(name)
+            if found != expected:
+                raise ConfigError(
+                    f"tensor {name!r} has shape {list(found)}, expected {list(expected)}",
+                    hint="fetch the shard again; the other tensors and config.json agree on the "
+                    "expected shape",
+                )
+            if not is_float(checkpoint.dtype(name)):
+                raise not_supported(
+                    f"tensor {name!r}, stored as {checkpoint.dtype(name)},",
+                    hint="use the checkpoint in bf16, fp16 or fp32",
+                )
+
+
+def _check_leftovers(
+    checkpoint: Checkpoint, rules: list[WeightRule], ignored: dict[str, str]
+) -> None:
+    used = [name for rule in rules for name in rule.sources]
+    assert len(used) == len(set(used)), "a tensor is used twice"
+    left = set(checkpoint.names()) - set(used) - set(ignored)
+    for name in sorted(left):
+        for pattern, reason in IGNORED.items():
+            if pattern.fullmatch(name):
+                ignored[name] = reason
+                left.discard(name)
+    if left:
+        shown = ", ".join(map(repr, sorted(left)[:3]))
+        more = f" and {len(left) - 3} more" if len(left) > 3 else ""
+        raise not_supported(
+            f"tensors that this model should not have ({shown}{more})",
+            hint="the checkpoint is another model than config.json says; leaving tensors out "
+            "would change its output",
+        )
+
+
+def _spec(
+    config: ConfigKeys, family: Family, geometry: Geometry, *, tied: bool, mtp: MtpSpec | None
+) -> ModelSpec:
+    eps = config.number("rms_norm_eps")
+    if eps is not None and not 0 <= eps < 1:
+        raise ConfigError(
+            f"config.json says rms_norm_eps = {eps:g}, expected 0 to 1",
+            hint="restore the config.json that came with the checkpoint",
+        )
+    return ModelSpec(
+        family=family.name,
+        vocab_size=geometry.vocab_size,
+        hidden_size=geometry.hidden_size,
+        num_layers=geometry.num_layers,
+        num_heads=geometry.num_heads,
+        num_kv_heads=geometry.num_kv_heads,
+        head_dim=geometry.head_dim,
+        intermediate_size=geometry.intermediate_size,
+        rms_norm_eps=family.rms_norm_eps if eps is None else eps,
+        qkv_bias=geometry.qkv_bias,
+        qk_norm=geometry.qk_norm,
+        tied_head=tied,
+        rope=read_rope(config, head_dim=geometry.head_dim, default_theta=family.rope_theta),
+        mtp=mtp,
+    )

@@ -1,0 +1,145 @@
+"""Sizes of a model, taken from its tensors; config keys are checked against them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from selfdraft.errors import ConfigError
+from selfdraft.export.checkpoint import Checkpoint
+from selfdraft.export.config import ConfigKeys
+from selfdraft.export.families.base import Family
+
+EMBEDDING = "model.embed_tokens.weight"
+LAYER = re.compile(r"model\.layers\.(\d+)\.")
+CLASH_HINT = "config.json and weights come from different checkpoints: fetch both again"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Geometry:
+    """Sizes that fix the shape of every tensor of the decoder."""
+
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    qkv_bias: bool
+    qk_norm: bool
+
+
+def read_geometry(checkpoint: Checkpoint, config: ConfigKeys, family: Family) -> Geometry:
+    """Sizes from tensor shapes. Raises ``ConfigError`` naming a config key that clashes."""
+    vocab, hidden = _matrix_shape(checkpoint, EMBEDDING)
+    _agree(config, "vocab_size", vocab, checkpoint, EMBEDDING)
+    _agree(config, "hidden_size", hidden, checkpoint, EMBEDDING)
+    num_layers = _count_layers(checkpoint, config)
+    first = "model.layers.0."
+    gate = first + "mlp.gate_proj.weight"
+    intermediate = _matrix_shape(checkpoint, gate)[0]
+    _agree(config, "intermediate_size", intermediate, checkpoint, gate)
+    head_dim = _head_dim(checkpoint, config, family, hidden)
+    heads = _heads(checkpoint, config, "q_proj", "num_attention_heads", head_dim)
+    kv_heads = _heads(checkpoint, config, "k_proj", "num_key_value_heads", head_dim)
+    if heads % kv_heads:
+        raise ConfigError(
+            f"{heads} query heads do not share {kv_heads} key heads evenly (head_dim {head_dim})",
+            hint=CLASH_HINT,
+        )
+    return Geometry(
+        vocab_size=vocab,
+        hidden_size=hidden,
+        num_layers=num_layers,
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        head_dim=head_dim,
+        intermediate_size=intermediate,
+        qkv_bias=_qkv_bias(checkpoint, config, family),
+        qk_norm=family.qk_norm,
+    )
+
+
+def clash(key: str, value: object, what: str, shape: tuple[int, ...]) -> ConfigError:
+    """The error for a config key that a tensor contradicts."""
+    return ConfigError(
+        f"config.json says {key} = {value}, but tensor {what!r} has shape {list(shape)}",
+        hint=CLASH_HINT,
+    )
+
+
+def _agree(config: ConfigKeys, key: str, found: int, checkpoint: Checkpoint, tensor: str) -> None:
+    value = config.positive(key)
+    if value is not None and value != found:
+        raise clash(key, value, tensor, checkpoint.shape(tensor))
+
+
+def _matrix_shape(checkpoint: Checkpoint, name: str) -> tuple[int, int]:
+    shape = checkpoint.shape(name)
+    if len(shape) != 2 or 0 in shape:
+        raise ConfigError(
+            f"tensor {name!r} has shape {list(shape)}, expected a matrix [out, in]",
+            hint="fetch the checkpoint again, in bf16, fp16 or fp32",
+        )
+    return shape[0], shape[1]
+
+
+def _count_layers(checkpoint: Checkpoint, config: ConfigKeys) -> int:
+    layers = {int(m[1]): name for name in checkpoint.names() if (m := LAYER.match(name))}
+    count = next(i for i in range(len(layers) + 1) if i not in layers)
+    said = config.positive("num_hidden_layers")
+    if count < len(layers) or count == 0 or (said is not None and said > count):
+        raise ConfigError(
+            f"tensor 'model.layers.{count}.input_layernorm.weight' is missing; config.json says "
+            f"num_hidden_layers = {said}",
+            hint="fetch the complete checkpoint, with every shard",
+        )
+    if said is not None and said < count:
+        name = layers[count - 1]
+        raise clash("num_hidden_layers", said, name, checkpoint.shape(name))
+    return count
+
+
+def _head_dim(checkpoint: Checkpoint, config: ConfigKeys, family: Family, hidden: int) -> int:
+    said = config.positive("head_dim")
+    if family.qk_norm:
+        norm = "model.layers.0.self_attn.q_norm.weight"
+        shape = checkpoint.shape(norm)
+        if len(shape) != 1 or shape[0] < 1 or (said is not None and said != shape[0]):
+            raise clash("head_dim", said, norm, shape)
+        return shape[0]
+    if said is not None:
+        return said
+    heads = config.positive("num_attention_heads")
+    if heads is None or hidden % heads:
+        raise ConfigError(
+            f"config.json has no head_dim, and hidden size {hidden} does not divide into "
+            f"num_attention_heads = {heads}",
+            hint="restore the config.json that came with the checkpoint",
+        )
+    return hidden // heads
+
+
+def _heads(checkpoint: Checkpoint, config: ConfigKeys, proj: str, key: str, head_dim: int) -> int:
+    tensor = f"model.layers.0.self_attn.{proj}.weight"
+    rows = _matrix_shape(checkpoint, tensor)[0]
+    said = config.positive(key)
+    if rows % head_dim or (said is not None and said * head_dim != rows):
+        raise clash(f"head_dim = {head_dim}, {key}", said, tensor, checkpoint.shape(tensor))
+    return rows // head_dim
+
+
+def _qkv_bias(checkpoint: Checkpoint, config: ConfigKeys, family: Family) -> bool:
+    if family.qkv_bias == "always":
+        return True
+    bias = "model.layers.0.self_attn.q_proj.bias"
+    present = bias in checkpoint.tensors
+    said = config.flag("attention_bias")
+    if said is not None and said != present:
+        word = "is there" if present else "is missing"
+        raise ConfigError(
+            f"config.json says attention_bias = {str(said).lower()}, but tensor {bias!r} {word}",
+            hint=CLASH_HINT,
+        )
+    return present

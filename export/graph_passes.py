@@ -1,0 +1,191 @@
+"""Graph surgery between tracing and saving: weights out, bodies in, weights back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import onnx_ir as ir
+import onnx_ir.passes.common as passes
+
+MERGE_ROUNDS = 4
+SMALL_ELEMENTS = 4096
+DTYPES = {"F32": ir.DataType.FLOAT, "I64": ir.DataType.INT64, "U8": ir.DataType.UINT8}
+
+
+def detach_weights(model: ir.Model, names: Mapping[str, str]) -> dict[str, ir.Value]:
+    """Turn the parameters in ``names`` (module name → stored name) into graph inputs.
+
+    So the passes never touch their bytes. Returns the values by stored name.
+    """
+    values = {}
+    for parameter, stored in names.items():
+        value = model.graph.initializers.pop(parameter, None)
+        assert value is not None, f"the trace lost parameter {parameter}"
+        value.const_value = None
+        value.name = stored
+        model.graph.inputs.append(value)
+        values[stored] = value
+    return values
+
+
+def fill_buffers(model: ir.Model, buffers: Mapping[str, Any]) -> None:
+    """Give the module's buffers (NumPy arrays by name) the values that fake tracing left out."""
+    for name, array in buffers.items():
+        value = model.graph.initializers[name]
+        value.const_value = ir.tensor(array, name=name)
+
+
+def inline_and_merge(model: ir.Model, *, opset: int) -> None:
+    """Inline the bodies of our custom ops and merge what their copies compute alike."""
+    from onnxscript.optimizer._constant_folding import FoldConstantsPass
+
+    calls = _add_bodies(model, opset=opset)
+    passes.InlinePass()(model)
+    _share_sizes(calls)
+    rounds = ir.passes.PassManager(
+        [
+            FoldConstantsPass(
+                shape_inference=True,
+                input_size_limit=SMALL_ELEMENTS,
+                output_size_limit=SMALL_ELEMENTS,
+            ),
+            passes.IdentityEliminationPass(),
+            passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
+            passes.DeduplicateInitializersPass(size_limit=SMALL_ELEMENTS),
+            passes.CommonSubexpressionEliminationPass(),
+            passes.RemoveUnusedNodesPass(),
+        ],
+        steps=MERGE_ROUNDS,
+        early_stop=True,
+    )
+    rounds(model)
+    passes.RemoveUnusedOpsetsPass()(model)
+    passes.ClearMetadataAndDocStringPass()(model)
+
+
+def _share_sizes(calls: list[tuple[ir.Value, ir.Value]]) -> None:
+    """Read row count and capacity from the first call alone.
+
+    All calls of a graph agree on both, but only the exporter knows: with one source for them
+    everything that the bodies derive from sizes and lengths merges into one copy.
+    """
+    for call in calls[1:]:
+        for value, first in zip(call, calls[0], strict=True):
+            for node, index in list(value.uses()):
+                if node.op_type == "Shape":
+                    node.replace_input_with(index, first)
+
+
+def _add_bodies(model: ir.Model, *, opset: int) -> list[tuple[ir.Value, ir.Value]]:
+    """Attach one function for each attribute set that occurs, and rename its calls after it.
+
+    Returns query and key cache of every call, in order.
+    """
+    import onnx.parser
+
+    from selfdraft.trt_plugins.cached_attention import onnx_body
+
+    known: dict[tuple[Any, ...], str] = {}
+    calls = []
+    for node in model.graph:
+        if (node.domain, node.op_type) != (onnx_body.DOMAIN, onnx_body.OP_TYPE):
+            continue
+        attributes = _body_attributes(node)
+        query, cache = node.inputs[0], node.inputs[3]
+        assert query is not None and cache is not None
+        calls.append((query, cache))
+        key = (attributes.num_heads, attributes.num_kv_heads, attributes.head_dim, attributes.scale)
+        if key not in known:
+            known[key] = f"{onnx_body.OP_TYPE}_{len(known)}"
+            text = onnx_body.function_text(attributes, opset=opset)
+            function = ir.serde.deserialize_function(onnx.parser.parse_function(text))
+            function.name = known[key]
+            model.functions[function.identifier()] = function
+        node.op_type = known[key]
+        for name in list(node.attributes):
+            node.attributes.pop(name)
+    return calls
+
+
+def _body_attributes(node: ir.Node) -> Any:
+    from selfdraft.trt_plugins.cached_attention.onnx_body import BodyAttributes
+
+    cache = node.inputs[3]
+    assert cache is not None and cache.shape is not None
+    head_dim = cache.shape[3]
+    assert isinstance(head_dim, int)
+    return BodyAttributes(
+        num_heads=node.attributes["num_heads"].as_int(),
+        num_kv_heads=node.attributes["num_kv_heads"].as_int(),
+        head_dim=head_dim,
+        scale=node.attributes["scale"].as_float(),
+    )
+
+
+def attach_weights(
+    model: ir.Model,
+    values: Mapping[str, ir.Value],
+    stored: Mapping[str, Any],
+    *,
+    location: str,
+    block: int | None,
+) -> None:
+    """Make each detached weight an initializer in ``location``, int4 ones behind DequantizeLinear.
+
+    ``stored[name]`` has dtype (safetensors name), shape, offset and length in bytes.
+    """
+    for name, value in values.items():
+        model.graph.inputs.remove(value)
+        if name in stored:
+            _register(model, value, stored[name], DTYPES[stored[name].dtype], location)
+        else:
+            _attach_int4(model, value, stored, location=location, block=block)
+
+
+def _attach_int4(
+    model: ir.Model,
+    value: ir.Value,
+    stored: Mapping[str, Any],
+    *,
+    location: str,
+    block: int | None,
+) -> None:
+    assert block is not None and value.name is not None and value.shape is not None
+    name, shape = value.name, tuple(value.shape.numpy())
+    packed = ir.Value(
+        name=f"{name}.int4", shape=ir.Shape(shape), type=ir.TensorType(ir.DataType.INT4)
+    )
+    _register(model, packed, stored[f"{name}.int4"], ir.DataType.INT4, location, shape)
+    scale_place = stored[f"{name}.scale"]
+    scale = ir.Value(
+        name=f"{name}.scale",
+        shape=ir.Shape(scale_place.shape),
+        type=ir.TensorType(ir.DataType.FLOAT),
+    )
+    _register(model, scale, scale_place, ir.DataType.FLOAT, location)
+    width = shape[0] // scale_place.shape[0]
+    node = ir.node(
+        "DequantizeLinear", [packed, scale], {"axis": 0, "block_size": width}, name=f"{name}.dq"
+    )
+    model.graph.insert_before(model.graph[0], node)
+    out = node.outputs[0]
+    out.name, out.dtype = f"{name}.dequantized", ir.DataType.FLOAT
+    value.replace_all_uses_with(out)
+
+
+def _register(
+    model: ir.Model,
+    value: ir.Value,
+    place: Any,
+    dtype: ir.DataType,
+    location: str,
+    shape: tuple[int, ...] | None = None,
+) -> None:
+    assert value.name is not None
+    dims = ir.Shape(shape or place.shape)
+    value.const_value = ir.ExternalTensor(
+        location, place.offset, place.length, dtype, shape=dims, name=value.name
+    )
+    value.shape, value.dtype = dims, dtype
+    model.graph.register_initializer(value)

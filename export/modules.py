@@ -1,0 +1,256 @@
+"""Torch modules of a dense decoder and its MTP head, parameter names as in the bundle.
+
+They are traced to ONNX by ``export.graph`` and run eagerly as the torch rung of ``verify``.
+Shapes: docs/shapes.md. Weights are ``[in, out]``.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from selfdraft.export.attention_op import cached_attention
+from selfdraft.manifest import ModelSpec
+
+
+class Matrix(nn.Module):
+    """``x @ weight (+ bias)``, weight ``[in, out]``."""
+
+    def __init__(self, rows: int, columns: int, *, bias: bool = False) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(rows, columns), requires_grad=False)
+        self.bias = nn.Parameter(torch.empty(columns), requires_grad=False) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.matmul(x, self.weight)
+        return y if self.bias is None else y + self.bias
+
+
+def _vector(size: int) -> nn.Parameter:
+    return nn.Parameter(torch.empty(size), requires_grad=False)
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """``x * w / sqrt(mean(x²) + eps)`` over the last axis.
+
+    Written as pow, mean, sqrt, div: the form that ONNX Runtime fuses into one kernel.
+    """
+    return x / torch.sqrt(x.pow(2).mean(-1, keepdim=True) + eps) * weight
+
+
+def rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate-half rotary embedding of ``x [B, n, heads, d]``; cos, sin ``[B, n, 1, d]``.
+
+    ``sin`` carries the sign of each half, so that the rotation is one concat and one product.
+    """
+    low, high = x.chunk(2, dim=-1)
+    return x * cos + torch.cat([high, low], dim=-1) * sin
+
+
+class Rotary(nn.Module):
+    """cos and signed sin ``[B, n, 1, d]`` for rows at ``past_len + 0 … n-1``."""
+
+    inv_freq: Tensor
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        self.register_buffer("inv_freq", torch.tensor(spec.rope.inv_freq, device="cpu"))
+        self.scale = spec.rope.scale
+
+    def forward(self, past_len: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+        position = past_len[:, None] + torch.arange(rows)  # [B, n]
+        angle = position[..., None].to(torch.float32) * self.inv_freq  # [B, n, d/2]
+        cos, sin = angle.cos(), angle.sin()
+        if self.scale != 1.0:
+            cos, sin = cos * self.scale, sin * self.scale
+        return (
+            torch.cat([cos, cos], dim=-1)[:, :, None],
+            torch.cat([-sin, sin], dim=-1)[:, :, None],
+        )
+
+
+class DecoderLayer(nn.Module):
+    """Pre-norm attention and gated MLP, both with a residual."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        self.spec = spec
+        width = spec.head_dim
+        q_size, kv_size = spec.num_heads * width, spec.num_kv_heads * width
+        self.input_norm, self.post_norm = _vector(spec.hidden_size), _vector(spec.hidden_size)
+        self.qkv = Matrix(spec.hidden_size, q_size + 2 * kv_size, bias=spec.qkv_bias)
+        if spec.qk_norm:
+            self.q_norm, self.k_norm = _vector(width), _vector(width)
+        self.o = Matrix(q_size, spec.hidden_size)
+        self.gate_up = Matrix(spec.hidden_size, 2 * spec.intermediate_size)
+        self.down = Matrix(spec.intermediate_size, spec.hidden_size)
+
+    def forward(
+        self, x: Tensor, angles: tuple[Tensor, Tensor], step: StepTensors, state: list[Tensor]
+    ) -> tuple[Tensor, list[Tensor]]:
+        normed = rms_norm(x, self.input_norm, self.spec.rms_norm_eps)
+        attended, state = self._attend(normed, angles, step, state)
+        x = x + self.o(attended)
+        normed = rms_norm(x, self.post_norm, self.spec.rms_norm_eps)
+        gate, up = self.gate_up(normed).chunk(2, dim=-1)
+        return x + self.down(gate * torch.sigmoid(gate) * up), state
+
+    def _attend(
+        self, x: Tensor, angles: tuple[Tensor, Tensor], step: StepTensors, state: list[Tensor]
+    ) -> tuple[Tensor, list[Tensor]]:
+        spec = self.spec
+        batch, rows = x.shape[0], x.shape[1]
+        q_size, kv_size = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
+        if spec.qk_norm:
+            q, k, v = torch.split(self.qkv(x), [q_size, kv_size, kv_size], dim=-1)
+            q = q.reshape(batch, rows, spec.num_heads, spec.head_dim)
+            k = k.reshape(batch, rows, spec.num_kv_heads, spec.head_dim)
+            q = rms_norm(q, self.q_norm, spec.rms_norm_eps)
+            k = rms_norm(k, self.k_norm, spec.rms_norm_eps)
+            qk = torch.cat([q, k], dim=2)  # [B, n, Hq + Hkv, d]
+        else:
+            merged, v = torch.split(self.qkv(x), [q_size + kv_size, kv_size], dim=-1)
+            qk = merged.reshape(batch, rows, spec.num_heads + spec.num_kv_heads, spec.head_dim)
+        # One rotation for queries and keys: they share the angles.
+        qk = rotary(qk, *angles).reshape(batch, rows, q_size + kv_size)
+        q, k = torch.split(qk, [q_size, kv_size], dim=-1)
+        y, k_cache, v_cache = cached_attention(
+            q,
+            k,
+            v,
+            state[0],
+            state[1],
+            step.past_len,
+            step.row_count,
+            step.attend_all,
+            num_heads=spec.num_heads,
+            num_kv_heads=spec.num_kv_heads,
+            scale=spec.head_dim**-0.5,
+        )
+        return y, [k_cache, v_cache]
+
+
+class StepTensors:
+    """``past_len``, ``row_count``, ``attend_all`` ``[B]`` of one step."""
+
+    def __init__(self, past_len: Tensor, row_count: Tensor, attend_all: Tensor) -> None:
+        self.past_len, self.row_count, self.attend_all = past_len, row_count, attend_all
+
+
+def _pick_rows(x: Tensor, row_index: Tensor) -> Tensor:
+    """Rows ``[B, m, H]`` of ``x [B, n, H]``."""
+    return torch.gather(x, 1, row_index[..., None].expand(-1, -1, x.shape[2]))
+
+
+class Backbone(nn.Module):
+    """``hidden, logits, top_values, top_ids, *states`` of one backbone pass."""
+
+    def __init__(self, spec: ModelSpec, *, candidates: int) -> None:
+        super().__init__()
+        self.spec, self.candidates = spec, min(candidates, spec.vocab_size)
+        self.layers = nn.ModuleList(DecoderLayer(spec) for _ in range(spec.num_layers))
+        self.norm = _vector(spec.hidden_size)
+        self.rotary = Rotary(spec)
+        self.lm_head = None if spec.tied_head else Matrix(spec.hidden_size, spec.vocab_size)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        embedding: Tensor,
+        past_len: Tensor,
+        row_count: Tensor,
+        attend_all: Tensor,
+        row_index: Tensor,
+        states: list[Tensor],
+    ) -> tuple[Tensor, ...]:
+        x = nn.functional.embedding(input_ids, embedding)
+        angles = self.rotary(past_len, input_ids.shape[1])
+        step = StepTensors(past_len, row_count, attend_all)
+        updated: list[Tensor] = []
+        for index, layer in enumerate(self.layers):
+            x, state = layer(x, angles, step, states[2 * index : 2 * index + 2])
+            updated += state
+        # [B, n, H] for the tap, but the norm of the logit rows alone where the tap is before it.
+        if self.spec.mtp is not None and self.spec.mtp.tap == "post_norm":
+            x = rms_norm(x, self.norm, self.spec.rms_norm_eps)
+            rows = _pick_rows(x, row_index)
+        else:
+            rows = rms_norm(_pick_rows(x, row_index), self.norm, self.spec.rms_norm_eps)
+        logits = _head(rows, self.lm_head, embedding)
+        top = torch.topk(logits, self.candidates)
+        return x, logits, top.values, top.indices, *updated
+
+
+class MtpHead(nn.Module):
+    """``hidden_out, draft_ids, top_values, top_ids, *states`` of one MTP pass.
+
+    Source of the wiring: DeepSeek-V3 technical report §2.2; orders and taps by family in
+    docs/architecture.md, MTP wiring.
+    """
+
+    def __init__(self, spec: ModelSpec, *, candidates: int) -> None:
+        super().__init__()
+        assert spec.mtp is not None
+        self.spec, self.wiring = spec, spec.mtp
+        width = spec.hidden_size
+        self.hidden_norm, self.embedding_norm = _vector(width), _vector(width)
+        self.final_norm = _vector(width)
+        self.proj = Matrix(2 * width, width)
+        self.layer = DecoderLayer(spec)
+        self.rotary = Rotary(spec)
+        trimmed = self.wiring.draft_vocab_size
+        self.candidates = min(candidates, trimmed or spec.vocab_size)
+        if trimmed is not None:
+            self.draft_head: Matrix | None = Matrix(width, trimmed)
+            self.draft_ids = nn.Parameter(
+                torch.empty(trimmed, dtype=torch.int64), requires_grad=False
+            )
+        else:
+            self.draft_head = None
+        needs_head = trimmed is None and not spec.tied_head
+        self.lm_head = Matrix(width, spec.vocab_size) if needs_head else None
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        embedding: Tensor,
+        past_len: Tensor,
+        row_count: Tensor,
+        attend_all: Tensor,
+        row_index: Tensor,
+        hidden: Tensor,
+        states: list[Tensor],
+    ) -> tuple[Tensor, ...]:
+        eps = self.spec.rms_norm_eps
+        joined = self._join(input_ids, embedding, past_len, hidden)
+        angles = self.rotary(past_len, input_ids.shape[1])
+        step = StepTensors(past_len, row_count, attend_all)
+        z, updated = self.layer(self.proj(joined), angles, step, states)
+        z = _pick_rows(z, row_index)
+        o = rms_norm(z, self.final_norm, eps)
+        logits = _head(o, self.draft_head or self.lm_head, embedding)
+        top = torch.topk(logits, self.candidates)
+        ids = top.indices if self.draft_head is None else self.draft_ids[top.indices]
+        recycled = o if self.wiring.recycle == "post_norm" else z
+        return recycled, ids[..., 0], top.values, ids, *updated
+
+    def _join(
+        self, input_ids: Tensor, embedding: Tensor, past_len: Tensor, hidden: Tensor
+    ) -> Tensor:
+        """``[B, n, 2 H]``: normed hidden state and embedding in the order of the manifest."""
+        eps = self.spec.rms_norm_eps
+        token = nn.functional.embedding(input_ids, embedding)
+        if self.wiring.mask_first_embedding:
+            position = past_len[:, None] + torch.arange(input_ids.shape[1])
+            token = token * (position > 0)[..., None].to(token.dtype)
+        parts = [
+            rms_norm(hidden, self.hidden_norm, eps),
+            rms_norm(token, self.embedding_norm, eps),
+        ]
+        if self.wiring.concat == "embedding_first":
+            parts.reverse()
+        return torch.cat(parts, dim=-1)
+
+
+def _head(rows: Tensor, head: Matrix | None, embedding: Tensor) -> Tensor:
+    return torch.matmul(rows, embedding.T) if head is None else head(rows)

@@ -1,0 +1,57 @@
+"""The torch rung of the ladder of proof: the bundle's graphs as eager torch modules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+
+from selfdraft.export.graph import build_module, stored_name
+from selfdraft.export.int4 import dequantize
+from selfdraft.manifest import Manifest
+
+
+class TorchGraphs:
+    """Both graphs of a bundle in torch, fp32, with the weights that the bundle stores."""
+
+    def __init__(self, bundle: Path, manifest: Manifest) -> None:
+        """Read the weights of ``bundle``; int4 matrices are dequantised."""
+        self._manifest = manifest
+        tensors = _read_tensors(bundle / manifest.weights_file)
+        self._modules = {name: _filled_module(name, manifest, tensors) for name in manifest.graphs}
+
+    def run(self, name: str, feed: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Outputs of graph ``name`` by name, states included; ``feed`` has every input."""
+        graph = self._manifest.graphs[name]
+        inputs = [torch.from_numpy(feed[t.name]) for t in graph.inputs]
+        states = [torch.from_numpy(feed[s.input]) for s in graph.states]
+        with torch.no_grad():
+            results = self._modules[name](*inputs, states)
+        names = [t.name for t in graph.outputs] + [s.output for s in graph.states]
+        return {key: value.numpy() for key, value in zip(names, results, strict=True)}
+
+
+def _read_tensors(path: Path) -> dict[str, NDArray[Any]]:
+    from safetensors.numpy import load_file
+
+    tensors: dict[str, NDArray[Any]] = load_file(str(path))
+    return tensors
+
+
+def _filled_module(
+    name: str, manifest: Manifest, tensors: Mapping[str, NDArray[Any]]
+) -> torch.nn.Module:
+    module = build_module(name, manifest.model, candidates=manifest.limits.candidates)
+    with torch.no_grad():
+        for key, parameter in module.named_parameters():
+            stored = stored_name(name, key)
+            if stored in tensors:
+                values = tensors[stored]
+            else:
+                packed, scales = tensors[f"{stored}.int4"], tensors[f"{stored}.scale"]
+                values = dequantize(packed, scales, int(parameter.shape[0]))
+            parameter.copy_(torch.from_numpy(values))
+    return module

@@ -1,0 +1,276 @@
+"""The ONNX Runtime backend: states, embedding and step inputs bound once, updated in place.
+
+Every buffer that crosses the seam is allocated once for each shape and bound to the session, so
+a step costs no allocation and no copy. States are bound as input and output at one address.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from selfdraft.errors import BundleError, DeviceError
+from selfdraft.manifest import GraphSpec, Manifest
+from selfdraft.runtime.backend import (
+    BackboneOutput,
+    DeviceTensor,
+    FloatArray,
+    IntArray,
+    MtpOutput,
+    Step,
+)
+
+if TYPE_CHECKING:
+    import onnxruntime as ort
+
+log = logging.getLogger(__name__)
+
+INT4_ACCURACY_LEVEL = "4"
+"""int8 arithmetic inside int4 matmuls (docs/architecture.md, Exact)."""
+STEP_FIELDS = ("past_len", "row_count", "attend_all", "row_index")
+BINDINGS_KEPT = 64
+"""Bindings cached for each graph; one for every (batch, rows, logit rows, parity) in use."""
+
+
+@dataclass(slots=True, kw_only=True)
+class HostTensor:
+    """A NumPy buffer and the OrtValue that shares its memory."""
+
+    array: NDArray[Any]
+    value: Any
+
+    @classmethod
+    def zeros(cls, shape: tuple[int, ...], dtype: str) -> HostTensor:
+        return cls.of(np.zeros(shape, np.dtype(dtype)))
+
+    @classmethod
+    def of(cls, array: NDArray[Any]) -> HostTensor:
+        import onnxruntime as ort
+
+        return cls(array=array, value=ort.OrtValue.ortvalue_from_numpy(array))
+
+
+@dataclass(slots=True, kw_only=True)
+class OrtStates:
+    """Every state of both graphs, zero-initialised; owned by the backend that allocated it."""
+
+    batch: int
+    capacity: int
+    tensors: dict[str, HostTensor]
+    bindings: dict[tuple[Any, ...], Binding] = field(default_factory=dict)
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(t.array.nbytes for t in self.tensors.values())
+
+    def addresses(self) -> dict[str, int]:
+        """Address of every state; they never change."""
+        return {name: int(t.value.data_ptr()) for name, t in self.tensors.items()}
+
+
+@dataclass(slots=True, kw_only=True)
+class Binding:
+    """One IO binding of a graph for fixed shapes, with its host buffers."""
+
+    io: Any
+    inputs: dict[str, HostTensor]
+    outputs: dict[str, HostTensor]
+
+
+class OrtBackend:
+    """Runs a ``cpu`` bundle on ONNX Runtime; satisfies ``runtime.backend.Backend``."""
+
+    name = "ort"
+
+    def __init__(
+        self,
+        bundle: Path,
+        manifest: Manifest,
+        *,
+        threads: int | None = None,
+        profile: Path | None = None,
+    ) -> None:
+        """Open the sessions of ``bundle``. ``threads`` None: one for each core.
+
+        ``profile``: prefix of an ONNX Runtime profile, written by ``end_profiling``.
+        Raises ``DeviceError`` without onnxruntime, ``BundleError`` when a graph does not load.
+        """
+        ort = _onnxruntime()
+        self._manifest = manifest
+        self._threads = threads or os.cpu_count() or 1
+        self._embedding = HostTensor.of(_load_embedding(bundle, manifest))
+        self._sessions = {
+            name: _open_session(ort, bundle / graph.file, self._threads, profile)
+            for name, graph in manifest.graphs.items()
+        }
+        self._run_options = ort.RunOptions()
+        self._turn = 0
+
+    @property
+    def manifest(self) -> Manifest:
+        return self._manifest
+
+    @property
+    def threads(self) -> int:
+        """Threads inside one operator."""
+        return self._threads
+
+    def allocate(self, *, batch: int, capacity: int) -> OrtStates:
+        """Zeroed states of every graph (pages are touched on first use)."""
+        sizes = {"batch": batch, "capacity": capacity}
+        tensors = {}
+        for graph in self._manifest.graphs.values():
+            for state in graph.states:
+                shape = tuple(sizes[d] if isinstance(d, str) else d for d in state.shape)
+                tensors[state.name] = HostTensor.zeros(shape, state.dtype)
+        return OrtStates(batch=batch, capacity=capacity, tensors=tensors)
+
+    def run_backbone(self, states: OrtStates, step: Step, input_ids: IntArray) -> BackboneOutput:
+        """One pass of ``backbone.onnx``; outputs are views of bound buffers."""
+        binding = self._bind("backbone", states, step, rows=input_ids.shape[1])
+        _fill(binding, step)
+        binding.inputs["input_ids"].array[...] = input_ids
+        self._run("backbone", binding)
+        out = binding.outputs
+        return BackboneOutput(
+            hidden=out[self._manifest.graphs["backbone"].taps[0]],
+            logits=out["logits"],
+            top_values=out["top_values"].array,
+            top_ids=out["top_ids"].array,
+        )
+
+    def run_mtp(
+        self,
+        states: OrtStates,
+        step: Step,
+        input_ids: IntArray | DeviceTensor,
+        hidden: DeviceTensor,
+    ) -> MtpOutput:
+        """One pass of ``mtp.onnx``; tensors of the pass before are bound as they are."""
+        rows = hidden.array.shape[1]
+        # Two sets of buffers in turn: a pass may read what the one before it wrote.
+        self._turn ^= 1
+        binding = self._bind("mtp", states, step, rows=rows, turn=self._turn)
+        _fill(binding, step)
+        if isinstance(input_ids, HostTensor):
+            binding.io.bind_ortvalue_input("input_ids", input_ids.value)
+        else:
+            ids = binding.inputs["input_ids"]
+            ids.array[...] = input_ids
+            binding.io.bind_ortvalue_input("input_ids", ids.value)
+        binding.io.bind_ortvalue_input("hidden", hidden.value)
+        self._run("mtp", binding)
+        out = binding.outputs
+        return MtpOutput(
+            hidden=out[self._manifest.graphs["mtp"].taps[0]],
+            draft_ids=out["draft_ids"],
+            top_values=out["top_values"].array,
+            top_ids=out["top_ids"].array,
+        )
+
+    def read_rows(self, logits: DeviceTensor, rows: list[tuple[int, int]]) -> FloatArray:
+        """Copies ``[len(rows), V]`` of logit rows ``(slot, index in row_index)``."""
+        slots, indices = zip(*rows, strict=True)
+        return np.array(logits.array[list(slots), list(indices)])
+
+    def to_host(self, tensor: DeviceTensor) -> NDArray[Any]:
+        """The host view of a tensor (it lives on the host already)."""
+        array: NDArray[Any] = tensor.array
+        return array
+
+    def end_profiling(self) -> dict[str, str]:
+        """Write the profiles asked for at construction; file by graph."""
+        return {name: session.end_profiling() for name, session in self._sessions.items()}
+
+    def _run(self, name: str, binding: Binding) -> None:
+        self._sessions[name].run_with_iobinding(binding.io, self._run_options)
+
+    def _bind(
+        self, name: str, states: OrtStates, step: Step, *, rows: int, turn: int = 0
+    ) -> Binding:
+        logit_rows = step.row_index.shape[1]
+        key = (name, rows, logit_rows, turn)
+        binding = states.bindings.get(key)
+        if binding is None:
+            if len(states.bindings) >= BINDINGS_KEPT:
+                states.bindings.pop(next(iter(states.bindings)))
+            sizes = {
+                "batch": states.batch,
+                "rows": rows,
+                "logit_rows": logit_rows,
+                "capacity": states.capacity,
+            }
+            binding = self._new_binding(name, states, sizes)
+            states.bindings[key] = binding
+        return binding
+
+    def _new_binding(self, name: str, states: OrtStates, sizes: dict[str, int]) -> Binding:
+        graph: GraphSpec = self._manifest.graphs[name]
+        io = self._sessions[name].io_binding()
+        inputs, outputs = {}, {}
+        for tensor in graph.inputs:
+            if tensor.name == "hidden":
+                continue  # bound to the producer's buffer at every pass
+            if tensor.name == "embedding":
+                inputs[tensor.name] = self._embedding
+            else:
+                inputs[tensor.name] = _buffer(tensor.shape, tensor.dtype, sizes)
+            io.bind_ortvalue_input(tensor.name, inputs[tensor.name].value)
+        for tensor in graph.outputs:
+            outputs[tensor.name] = _buffer(tensor.shape, tensor.dtype, sizes)
+            io.bind_ortvalue_output(tensor.name, outputs[tensor.name].value)
+        for state in graph.states:
+            value = states.tensors[state.name].value
+            io.bind_ortvalue_input(state.input, value)
+            io.bind_ortvalue_output(state.output, value)
+        return Binding(io=io, inputs=inputs, outputs=outputs)
+
+
+def _buffer(shape: tuple[int | str, ...], dtype: str, sizes: dict[str, int]) -> HostTensor:
+    return HostTensor.zeros(tuple(sizes[d] if isinstance(d, str) else d for d in shape), dtype)
+
+
+def _fill(binding: Binding, step: Step) -> None:
+    for name in STEP_FIELDS:
+        binding.inputs[name].array[...] = getattr(step, name)
+
+
+def _onnxruntime() -> Any:
+    try:
+        import onnxruntime
+    except ImportError:
+        raise DeviceError(
+            "onnxruntime is not installed", hint="pip install 'selfdraft[cpu]'"
+        ) from None
+    return onnxruntime
+
+
+def _open_session(ort: Any, path: Path, threads: int, profile: Path | None) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 3
+    options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", INT4_ACCURACY_LEVEL)
+    if profile is not None:
+        options.enable_profiling = True
+        options.profile_file_prefix = f"{profile}-{path.stem}"
+    try:
+        return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime raises its own bare types
+        first = str(error).splitlines()[0]
+        raise BundleError(
+            f"{path.name} does not load in onnxruntime {ort.__version__}: {first}",
+            hint="check the bundle with: selfdraft verify BUNDLE",
+        ) from error
+
+
+def _load_embedding(bundle: Path, manifest: Manifest) -> NDArray[np.float32]:
+    from safetensors.numpy import load_file
+
+    table: NDArray[np.float32] = load_file(str(bundle / manifest.embedding_file))["embedding"]
+    return table
