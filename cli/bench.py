@@ -144,7 +144,8 @@ def _bench(
                 print_json_line(record)
             rows.append(bench_row(record))
     if not as_json:
-        typer.echo(f"{head['cpu']}, {head['threads']} threads, {head['backend']}")
+        threads = f", {head['threads']} threads" if head["threads"] else ""
+        typer.echo(f"{head['cpu']}{threads}, {head['backend']}")
         typer.echo(table(rows, header=HEADER))
 
 
