@@ -66,6 +66,15 @@ def test_damage_is_refused_with_its_exact_mismatch(bundle: Path, damage: str) ->
     assert caught.value.exit_code == 3
 
 
+def test_file_that_cannot_be_read_is_named(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> str:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("selfdraft.runtime.bundle.file_sha256", refuse)
+    with pytest.raises(BundleError, match=r"backbone\.onnx cannot be read: Permission denied"):
+        open_bundle(bundle)
+
+
 def test_hashes_can_be_left_unchecked(bundle: Path) -> None:
     (bundle / "weights.safetensors").write_bytes(b"wEights")
     open_bundle(bundle, check_hashes=False)

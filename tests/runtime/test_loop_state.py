@@ -308,6 +308,15 @@ def test_two_generations_on_one_loop_do_not_mix(noisy: Any) -> None:
     assert len(list(first)) == 39
 
 
+def test_beginning_nothing_or_in_no_slot_is_refused(noisy: Any) -> None:
+    loop = DecodeLoop(noisy, batch=2)
+    with pytest.raises(ConfigError, match="no request"):
+        loop.begin({})
+    for slot in (-1, 2):
+        with pytest.raises(ConfigError, match=f"slot {slot} is none of this loop's 2"):
+            loop.begin({slot: _request()})
+
+
 @pytest.mark.parametrize(
     ("prompt", "error", "match"),
     [
@@ -328,6 +337,7 @@ def test_impossible_prompts_are_refused(
 @pytest.mark.parametrize(
     "options",
     [
+        {"batch": 0},
         {"drafts": 9},
         {"drafts": -1},
         {"context_length": 257},
