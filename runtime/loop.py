@@ -52,6 +52,8 @@ class DecodeLoop:
         forced_acceptance: Sequence[float] | None = None,
     ) -> None:
         limits = backend.manifest.limits
+        if batch < 1:
+            raise ConfigError(f"batch is {batch}", hint="give batch a value from 1")
         self._backend = backend
         self.drafts = _checked_drafts(backend, drafts)
         self.context_length = _checked(
@@ -92,7 +94,7 @@ class DecodeLoop:
     @property
     def active(self) -> tuple[int, ...]:
         """Slots with an unfinished request."""
-        return tuple(int(slot) for slot in np.flatnonzero(self._slots.live))
+        return tuple(slot for slot, live in enumerate(self._slots.live.tolist()) if live)
 
     def tokens(self, slot: int) -> tuple[int, ...]:
         """Every token of a slot, prompt and reply; all but the last are in the cache."""
@@ -132,6 +134,8 @@ class DecodeLoop:
         Raises ``ConfigError`` or, for a prompt that leaves no room, ``ResourceError``.
         """
         started = time.perf_counter()
+        if not requests:
+            raise ConfigError("there is no request to begin", hint="give at least one")
         for slot, request in requests.items():
             self._check(slot, request)
         if self._drafter and self._slots.live.any():
@@ -172,6 +176,11 @@ class DecodeLoop:
         return events
 
     def _check(self, slot: int, request: Request) -> None:
+        if not 0 <= slot < self.batch:
+            raise ConfigError(
+                f"slot {slot} is none of this loop's {self.batch}",
+                hint=f"use slots 0 to {self.batch - 1}, or a loop with a larger batch",
+            )
         request.check_ids(self._backend.manifest.model.vocab_size)
         if self._slots.live[slot]:
             raise ConfigError(f"slot {slot} is generating", hint="cancel or finish it first")
