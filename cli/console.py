@@ -70,6 +70,8 @@ class TextWriter:
 
 def table(rows: Sequence[Sequence[object]], *, header: Sequence[str] = ()) -> str:
     """Rows in aligned columns; numbers to the right."""
+    if not rows:
+        return ""
     cells = [[str(cell) for cell in row] for row in ([header] if header else []) + list(rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
     right = [all(isinstance(row[i], (int, float)) for row in rows) for i in range(len(widths))]

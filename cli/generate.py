@@ -37,7 +37,9 @@ def command(
     bundle: BundleArg,
     prompt: Annotated[
         str | None,
-        typer.Argument(help="The prompt; - reads it from stdin.", show_default=False),
+        typer.Argument(
+            metavar="[PROMPT]", help="The prompt; - reads it from stdin.", show_default=False
+        ),
     ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Do not apply the chat template.")] = False,
     system: SystemOption = None,
@@ -123,7 +125,7 @@ def _generate(
     pieces: list[tuple[str, bool]] = []
     show = writer.write if live else lambda text, drafted: pieces.append((text, drafted))
     try:
-        reply = stream_reply(session.loop(), request, session.tokenizer, show=show)
+        reply = stream_reply(session.loop(), request, session, show=show)
     finally:
         if live:
             writer.finish()

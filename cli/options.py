@@ -8,7 +8,12 @@ from typing import Annotated
 import typer
 
 BundleArg = Annotated[
-    Path, typer.Argument(help="Bundle folder, as written by: selfdraft export.", show_default=False)
+    Path,
+    typer.Argument(
+        metavar="BUNDLE",
+        help="Bundle folder, as written by: selfdraft export.",
+        show_default=False,
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 BackendOption = Annotated[

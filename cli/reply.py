@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from selfdraft.cli.interrupts import StopFlag
+from selfdraft.manifest import Manifest
 from selfdraft.runtime.loop import DecodeLoop
 from selfdraft.runtime.request import Request
 from selfdraft.runtime.result import GenerationResult, TokenEvent
 from selfdraft.runtime.text_stream import TextStream
-from selfdraft.runtime.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from selfdraft.cli.session import Session
 
 SLOT = 0
 SCHEMA = "selfdraft.generation/1"
@@ -35,7 +38,7 @@ class Reply:
 def stream_reply(
     loop: DecodeLoop,
     request: Request,
-    tokenizer: Tokenizer,
+    session: Session,
     *,
     show: Show,
     stop: StopFlag | None = None,
@@ -46,15 +49,16 @@ def stream_reply(
     The end or stop token is not part of the text.
     """
     stop = stop or StopFlag()
-    stream = TextStream(tokenizer)
+    stream = TextStream(session.tokenizer)
+    ends = end_ids(session.bundle.manifest, request)
     parts: list[str] = []
     drafted: list[bool] = []
 
     def deliver(events: list[TokenEvent]) -> None:
-        hidden = int(_ends_with_stop_token(loop))
-        for event in events[: len(events) - hidden]:
-            emit(stream.push([event.token]), event.drafted)
-        drafted.extend(event.drafted for event in events)
+        for event in events:
+            drafted.append(event.drafted)
+            if event.token not in ends:
+                emit(stream.push([event.token]), event.drafted)
 
     def emit(text: str, from_draft: bool) -> None:
         if text:
@@ -82,8 +86,10 @@ def stream_reply(
     )
 
 
-def _ends_with_stop_token(loop: DecodeLoop) -> bool:
-    return not loop.active and loop.result(SLOT).finish_reason in ("eos", "stop")
+def end_ids(manifest: Manifest, request: Request) -> frozenset[int]:
+    """Tokens that end the reply to ``request``; the last token of a reply, or none of it."""
+    own = () if request.ignore_eos else manifest.text.eos_ids
+    return frozenset(own) | frozenset(request.stop_ids)
 
 
 def reply_record(reply: Reply, *, bundle: str, prompt_ids: Sequence[int]) -> dict[str, Any]:

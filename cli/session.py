@@ -47,6 +47,12 @@ class Session:
     backend: Backend
     options: EngineOptions
 
+    @property
+    def threads(self) -> int | None:
+        """Threads of the engine; ``None`` where it does not say."""
+        count = getattr(self.backend, "threads", None)
+        return count if isinstance(count, int) else None
+
     def loop(
         self,
         *,
@@ -66,28 +72,33 @@ class Session:
 
     def chat_template(self) -> ChatTemplate:
         """The bundle's template; ``ConfigError`` where it has none."""
-        text = self.bundle.manifest.text
-        if text.chat_template is None:
-            raise ConfigError(
-                f"{self.bundle.path} has no chat template",
-                hint="give the prompt as the model should see it: selfdraft generate --raw",
-            )
-        path = self.bundle.file(text.chat_template)
-        try:
-            source = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise BundleError(
-                f"{path} cannot be read: {error}", hint="export the bundle again"
-            ) from None
-        return ChatTemplate(source, special=self._special_texts())
+        return chat_template_of(self.bundle, self.tokenizer)
 
-    def _special_texts(self) -> SpecialTexts:
-        text = self.bundle.manifest.text
-        eos_id = text.eos_ids[0] if text.eos_ids else None
-        return SpecialTexts(bos_token=self._spelling(text.bos_id), eos_token=self._spelling(eos_id))
 
-    def _spelling(self, token_id: int | None) -> str:
-        return "" if token_id is None else self.tokenizer.token_of(token_id) or ""
+def chat_template_of(bundle: Bundle, tokenizer: Tokenizer) -> ChatTemplate:
+    """The template of an opened bundle; ``ConfigError`` where it has none."""
+    text = bundle.manifest.text
+    if text.chat_template is None:
+        raise ConfigError(
+            f"{bundle.path} has no chat template",
+            hint="give the prompt as the model should see it: selfdraft generate --raw",
+        )
+    path = bundle.file(text.chat_template)
+    try:
+        source = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BundleError(
+            f"{path} cannot be read: {error}", hint="export the bundle again"
+        ) from None
+    eos_id = text.eos_ids[0] if text.eos_ids else None
+    special = SpecialTexts(
+        bos_token=_spelling(tokenizer, text.bos_id), eos_token=_spelling(tokenizer, eos_id)
+    )
+    return ChatTemplate(source, special=special)
+
+
+def _spelling(tokenizer: Tokenizer, token_id: int | None) -> str:
+    return "" if token_id is None else tokenizer.token_of(token_id) or ""
 
 
 def open_session(path: Path, options: EngineOptions) -> Session:

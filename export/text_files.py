@@ -11,7 +11,6 @@ from selfdraft.errors import ConfigError
 from selfdraft.export.checkpoint import Checkpoint, read_json
 from selfdraft.export.config import ConfigKeys
 from selfdraft.manifest import SamplingDefaults, TextSpec
-from selfdraft.strict import StrictError, record_from_json
 
 TOKENIZER = "tokenizer.json"
 CHAT_TEMPLATE = "chat_template.jinja"
@@ -34,14 +33,6 @@ class TextFiles:
     notes: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DemoCard:
-    """``demo_card.json``: what a demo checkpoint can talk about."""
-
-    banner: str
-    examples: tuple[str, ...] = ()
-
-
 def read_text_files(checkpoint: Checkpoint, *, vocab_size: int) -> TextFiles:
     """Text files and ids; ids are checked against tokenizer and embedding.
 
@@ -62,7 +53,7 @@ def read_text_files(checkpoint: Checkpoint, *, vocab_size: int) -> TextFiles:
     contents = {TOKENIZER: content}
     if template is not None:
         contents[CHAT_TEMPLATE] = template.encode()
-    card = _demo_card(path / DEMO_CARD)
+    banner, examples = _demo_card(path / DEMO_CARD)
     think = [tokenizer.token_to_id(tag) for tag in ("<think>", "</think>")]
     spec = TextSpec(
         tokenizer=TOKENIZER,
@@ -71,8 +62,8 @@ def read_text_files(checkpoint: Checkpoint, *, vocab_size: int) -> TextFiles:
         bos_id=_bos_id(sources, tokenizer, vocab_size),
         think_start_id=think[0] if None not in think else None,
         think_end_id=think[1] if None not in think else None,
-        banner=card.banner if card else None,
-        examples=card.examples if card else (),
+        banner=banner,
+        examples=examples,
     )
     return TextFiles(
         spec=spec,
@@ -181,13 +172,18 @@ def _chat_template(path: Path, settings: Mapping[str, Any]) -> str | None:
     return template
 
 
-def _demo_card(path: Path) -> DemoCard | None:
+def _demo_card(path: Path) -> tuple[str | None, tuple[str, ...]]:
+    """Banner and examples of ``demo_card.json``; what else the card tells is for its readers."""
     if not path.is_file():
-        return None
-    try:
-        return record_from_json(DemoCard, read_json(path), where=DEMO_CARD)
-    except StrictError as error:
-        raise ConfigError(str(error), hint=f"mend {path}") from None
+        return None, ()
+    card = ConfigKeys(read_json(path), DEMO_CARD)
+    examples = card.values.get("examples", [])
+    if not isinstance(examples, list) or not all(isinstance(text, str) for text in examples):
+        raise ConfigError(
+            f"{DEMO_CARD}: examples is {examples!r}, expected a list of texts",
+            hint=f"mend {path}",
+        )
+    return card.text("banner"), tuple(examples)
 
 
 def _sampling(generation: Mapping[str, Any]) -> SamplingDefaults:

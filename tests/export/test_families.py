@@ -119,7 +119,19 @@ def test_head_dim_of_the_norm_wins_and_a_clash_names_it(tmp_path) -> None:
 
 def test_absent_keys_are_taken_from_tensors_and_documented_defaults(tmp_path) -> None:
     absent = dict.fromkeys(
-        ["vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_key_value_heads", "head_dim", "rope_theta", "rms_norm_eps", "max_position_embeddings", "tie_word_embeddings", "hidden_act"],
+        [
+            "vocab_size",
+            "hidden_size",
+            "intermediate_size",
+            "num_hidden_layers",
+            "num_key_value_heads",
+            "head_dim",
+            "rope_theta",
+            "rms_norm_eps",
+            "max_position_embeddings",
+            "tie_word_embeddings",
+            "hidden_act",
+        ],
         ...,
     )
     whole = plan_of(tmp_path / "a", "llama")

@@ -1,0 +1,81 @@
+"""``selfdraft chat``: talk with a model, turn by turn."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from selfdraft.cli.options import (
+    BackendOption,
+    BundleArg,
+    ChunkOption,
+    ContextOption,
+    DraftsOption,
+    JsonOption,
+    MaxTokensOption,
+    MinPOption,
+    ModeOption,
+    SeedOption,
+    StopOption,
+    SystemOption,
+    TemperatureOption,
+    TemplateArgOption,
+    ThreadsOption,
+    TopKOption,
+    TopPOption,
+)
+
+
+def command(
+    bundle: BundleArg,
+    system: SystemOption = None,
+    template_arg: TemplateArgOption = None,
+    max_tokens: MaxTokensOption = None,
+    drafts: DraftsOption = None,
+    mode: ModeOption = None,
+    temperature: TemperatureOption = None,
+    top_k: TopKOption = None,
+    top_p: TopPOption = None,
+    min_p: MinPOption = None,
+    seed: SeedOption = None,
+    stop_token: StopOption = None,
+    chunk: ChunkOption = None,
+    backend: BackendOption = "ort",
+    threads: ThreadsOption = None,
+    context: ContextOption = None,
+    show_provenance: Annotated[
+        bool,
+        typer.Option("--show-provenance", help="Mark what the MTP head drafted."),
+    ] = False,
+    json_output: JsonOption = False,
+) -> None:
+    """Talk with a model, turn by turn; caches are kept between turns.
+
+    Ctrl-C stops a reply; at the prompt it quits. With stdin from a pipe each line is a message.
+    --json prints one record a reply.
+
+    \b
+    Commands in the chat: /help /reset /stats /save FILE /quit
+    Example:
+      selfdraft chat BUNDLE --system "Answer in one sentence." --drafts 2
+    """
+    from selfdraft.cli.chat_loop import Chat, ChatView
+    from selfdraft.cli.prompts import ReplyOptions, SamplingOptions
+    from selfdraft.cli.session import EngineOptions, open_session
+
+    sampling = SamplingOptions(
+        mode=mode, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed
+    )
+    options = ReplyOptions(
+        sampling=sampling,
+        max_tokens=max_tokens,
+        stop_tokens=tuple(stop_token or ()),
+        system=system,
+        template_args=tuple(template_arg or ()),
+    )
+    engine = EngineOptions(
+        backend=backend, threads=threads, drafts=drafts, context=context, chunk=chunk
+    )
+    view = ChatView(provenance=show_provenance, as_json=json_output)
+    raise typer.Exit(Chat(open_session(bundle, engine), options, view).run())

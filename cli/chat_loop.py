@@ -1,0 +1,214 @@
+"""The turns of a chat: read a line, answer it, keep what was said."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from selfdraft.cli.console import TextWriter, note, print_json_line
+from selfdraft.cli.conversation import Conversation
+from selfdraft.cli.interrupts import stop_on_interrupt
+from selfdraft.cli.prompts import ReplyOptions, reply_request, template_args
+from selfdraft.cli.reply import (
+    Reply,
+    end_ids,
+    reply_record,
+    stream_reply,
+    summary_line,
+)
+from selfdraft.cli.session import Session
+from selfdraft.errors import ConfigError, ResourceError, ToolkitError
+from selfdraft.runtime.request import Request
+from selfdraft.runtime.result import GenerationResult
+from selfdraft.strict import closest_hint
+
+SAVE_SCHEMA = "selfdraft.chat/1"
+PROMPT = "> "
+HELP = """\
+/reset      forget the conversation
+/stats      speed and acceptance so far
+/save FILE  write the conversation as JSON
+/quit       leave (so do Ctrl-D, and Ctrl-C at the prompt)
+Ctrl-C      stop the reply"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatView:
+    """How replies are shown."""
+
+    provenance: bool = False
+    as_json: bool = False
+
+
+class Chat:
+    """One conversation with one bundle, on one loop that keeps its caches."""
+
+    def __init__(self, session: Session, options: ReplyOptions, view: ChatView) -> None:
+        self._session = session
+        self._options = options
+        self._view = view
+        self._interactive = sys.stdin.isatty()
+        self._loop = session.loop()
+        self._conversation = Conversation(
+            session.chat_template(),
+            session.tokenizer,
+            system=options.system,
+            args=template_args(options.template_args),
+        )
+        self._results: list[GenerationResult] = []
+        self._saved: set[Path] = set()
+        self._commands: dict[str, Callable[[str], None]] = {
+            "/help": lambda _: note(HELP),
+            "/reset": self._reset,
+            "/stats": self._stats,
+            "/save": self._save,
+        }
+
+    def run(self) -> int:
+        """Take messages until the end of the input, ``/quit``, or Ctrl-C at the prompt.
+
+        Exit code: 0; with piped input the one of the first error, after which it went on.
+        """
+        if self._interactive:
+            self._greet()
+        exit_code = 0
+        while (line := self._read()) is not None:
+            text = line.strip()
+            if text == "/quit":
+                break
+            try:
+                if text.startswith("/"):
+                    self._command(text)
+                elif text:
+                    self._answer(text)
+            except ToolkitError as error:
+                note(f"error: {error.problem}\nhint: {error.hint}")
+                exit_code = exit_code or (0 if self._interactive else error.exit_code)
+        return exit_code
+
+    def _greet(self) -> None:
+        with contextlib.suppress(ImportError):
+            import readline  # noqa: F401 - gives input() a history
+        text = self._session.bundle.manifest.text
+        source = self._session.bundle.manifest.source.name
+        note(f"{source}. {text.banner or ''}".rstrip())
+        if text.examples:
+            note("try: " + " · ".join(text.examples))
+        note("/help lists the commands")
+
+    def _read(self) -> str | None:
+        """The next line; ``None`` at the end of the input."""
+        if not self._interactive:
+            data = sys.stdin.buffer.readline()
+            return data.decode("utf-8", errors="replace") if data else None
+        try:
+            return input(PROMPT)
+        except EOFError:
+            note("")
+            return None
+
+    def _command(self, text: str) -> None:
+        name, _, rest = text.partition(" ")
+        if name not in self._commands:
+            known = [*self._commands, "/quit"]
+            raise ConfigError(
+                f"unknown command {name}{closest_hint(name, known)}", hint="see /help"
+            )
+        self._commands[name](rest.strip())
+
+    def _answer(self, text: str) -> None:
+        ids = self._conversation.prompt_with(text)
+        self._check_room(len(ids))
+        request = reply_request(self._session, ids, self._options)
+        writer = TextWriter(provenance=self._view.provenance)
+        show = (lambda _text, _drafted: None) if self._view.as_json else writer.write
+        with stop_on_interrupt() as stop:
+            reply = stream_reply(self._loop, request, self._session, show=show, stop=stop)
+        writer.finish()
+        if reply.result.tokens:
+            self._keep(reply, request)
+        if self._view.as_json:
+            bundle = str(self._session.bundle.path)
+            print_json_line(reply_record(reply, bundle=bundle, prompt_ids=ids))
+        self._comment(reply)
+
+    def _check_room(self, num_tokens: int) -> None:
+        """Refuse a turn that leaves no room for a reply, before anything is computed."""
+        capacity = self._loop.context_length
+        if num_tokens >= capacity:
+            raise ResourceError(
+                f"the conversation would have {num_tokens} tokens, the context holds {capacity} "
+                "with the reply; this message was not sent",
+                hint="/save FILE keeps the conversation, /reset starts a new one; "
+                "a larger --context may be possible (selfdraft inspect)",
+            )
+
+    def _keep(self, reply: Reply, request: Request) -> None:
+        tokens = list(reply.result.tokens)
+        ends = end_ids(self._session.bundle.manifest, request)
+        if tokens and tokens[-1] in ends:
+            tokens.pop()
+        self._conversation.add_turn(reply.text, tokens)
+        self._results.append(reply.result)
+
+    def _comment(self, reply: Reply) -> None:
+        if reply.stopped:
+            note("(stopped)")
+        if self._interactive:
+            note(f"[{summary_line(reply.result)}]")
+        if reply.result.finish_reason == "context":
+            note(
+                f"the context of {self._loop.context_length} tokens is full, so the reply ends "
+                "here; /save FILE keeps the conversation, /reset starts a new one"
+            )
+
+    def _reset(self, _rest: str) -> None:
+        self._conversation.reset()
+        self._loop.reset(0)
+        note("the conversation is forgotten")
+
+    def _stats(self, _rest: str) -> None:
+        if not self._results:
+            note("nothing was said yet")
+            return
+        note(f"last reply: {summary_line(self._results[-1])}")
+        results = self._results
+        tokens = sum(max(len(r.tokens) - 1, 0) for r in results)
+        steps = sum(r.steps for r in results)
+        seconds = sum(r.decode_s for r in results)
+        drafted, accepted = (
+            sum(sum(r.drafted) for r in results),
+            sum(sum(r.accepted) for r in results),
+        )
+        if steps:
+            share = f", accepted {accepted} of {drafted} drafts" if drafted else ""
+            note(
+                f"{len(results)} replies: {tokens / seconds:.1f} tokens/s, "
+                f"{tokens / steps:.2f} tokens a step{share}"
+            )
+        used, capacity = len(self._loop.tokens(0)), self._loop.context_length
+        note(f"context: {used} of {capacity} tokens")
+
+    def _save(self, rest: str) -> None:
+        if not rest:
+            raise ConfigError("/save needs a file name", hint="e.g. /save talk.json")
+        path = Path(rest).expanduser()
+        if path.exists() and path.resolve() not in self._saved:
+            raise ConfigError(f"{path} exists already", hint="choose another name")
+        record = {
+            "schema": SAVE_SCHEMA,
+            "bundle": str(self._session.bundle.path),
+            "messages": self._conversation.messages,
+        }
+        try:
+            path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", "utf-8")
+        except OSError as error:
+            raise ResourceError(
+                f"{path} cannot be written: {error.strerror}", hint="choose another place"
+            ) from None
+        self._saved.add(path.resolve())
+        note(f"saved {len(self._conversation.messages)} messages to {path}")

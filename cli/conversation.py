@@ -1,0 +1,63 @@
+"""A conversation: its messages, and the tokens that stand for them.
+
+The chat template renders the whole conversation each turn. Where the new text only continues the
+old one, the model's own tokens are kept and just the rest is encoded, so that the caches are
+reused to the last token; where the template changed the past (e.g. dropped thoughts), the text
+is encoded anew, and the loop reuses what both have in common.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from selfdraft.runtime.chat_template import ChatTemplate, Message
+from selfdraft.runtime.tokenizer import Tokenizer
+
+
+class Conversation:
+    """Messages of a chat, turned into prompts."""
+
+    def __init__(
+        self,
+        template: ChatTemplate,
+        tokenizer: Tokenizer,
+        *,
+        system: str | None = None,
+        args: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._template = template
+        self._tokenizer = tokenizer
+        self._system = system
+        self._args = dict(args or {})
+        self.messages: list[Message] = []
+        self._known_text = ""
+        self._known_ids: list[int] = []
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything but the system prompt."""
+        self.messages = [{"role": "system", "content": self._system}] if self._system else []
+        self._known_text, self._known_ids = "", []
+
+    def prompt_with(self, user_text: str) -> list[int]:
+        """Tokens of the conversation with this message; nothing is added to it yet."""
+        self._asked: Message = {"role": "user", "content": user_text}
+        self._asked_text = self._template.render([*self.messages, self._asked], args=self._args)
+        self._asked_ids = self._encode(self._asked_text)
+        return self._asked_ids
+
+    def add_turn(self, reply_text: str, reply_ids: Sequence[int]) -> None:
+        """Add the message last asked and the model's reply to it.
+
+        ``reply_ids`` are the tokens that gave ``reply_text``, without an end token.
+        """
+        self.messages += [self._asked, {"role": "assistant", "content": reply_text}]
+        self._known_text = self._asked_text + reply_text
+        self._known_ids = [*self._asked_ids, *reply_ids]
+
+    def _encode(self, text: str) -> list[int]:
+        if self._known_ids and text.startswith(self._known_text):
+            rest = text[len(self._known_text) :]
+            return self._known_ids + self._tokenizer.encode(rest, add_special_tokens=False)
+        return self._tokenizer.encode(text, add_special_tokens=False)

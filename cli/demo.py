@@ -1,0 +1,148 @@
+"""``selfdraft demo``: the whole path once, on the checkpoint that ships with the sources."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from selfdraft.cli.options import DraftsOption, JsonOption, ThreadsOption
+
+if TYPE_CHECKING:
+    from selfdraft.cli.measure import Series
+    from selfdraft.cli.session import Session
+
+SCHEMA = "selfdraft.demo/1"
+MAX_TOKENS = 200
+MEASURED_TOKENS = 64
+
+
+def command(
+    prompt: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[PROMPT]", help="What to ask.", show_default="an example of the model"
+        ),
+    ] = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            "--checkpoint",
+            envvar="SELFDRAFT_DEMO_CHECKPOINT",
+            help="Checkpoint to use.",
+            show_default="demo/checkpoint of the sources",
+        ),
+    ] = None,
+    home: Annotated[
+        Path | None,
+        typer.Option(
+            "--home",
+            envvar="SELFDRAFT_HOME",
+            help="Folder that keeps the bundle.",
+            show_default="~/.cache/selfdraft",
+        ),
+    ] = None,
+    drafts: DraftsOption = None,
+    threads: ThreadsOption = None,
+    json_output: JsonOption = False,
+) -> None:
+    """Export the demo checkpoint, answer a prompt, and measure plain against speculative.
+
+    The bundle is kept, and made again only when the checkpoint changed.
+
+    \b
+    Example:
+      selfdraft demo "What is the capital of France?"
+    """
+    from selfdraft.cli.demo_bundle import cache_folder, demo_bundle, find_checkpoint
+    from selfdraft.cli.session import EngineOptions, open_session
+
+    source = find_checkpoint(checkpoint)
+    bundle = demo_bundle(source, cache_folder(home), quiet=json_output)
+    session = open_session(bundle, EngineOptions(threads=threads, drafts=drafts))
+    _run(session, prompt, as_json=json_output)
+
+
+def _run(session: Session, prompt: str | None, *, as_json: bool) -> None:
+    from selfdraft.cli.console import TextWriter, note, print_json, stage_progress
+    from selfdraft.cli.measure import MeasureOptions, compare
+    from selfdraft.cli.prompts import ReplyOptions, SamplingOptions, prompt_ids, reply_request
+    from selfdraft.cli.reply import reply_record, stream_reply, summary_line
+
+    text = prompt or _example(session)
+    options = ReplyOptions(sampling=SamplingOptions(mode="greedy"), max_tokens=MAX_TOKENS)
+    ids = prompt_ids(session, text, options, raw=False)
+    request = reply_request(session, ids, options)
+    loop = session.loop()
+    writer = TextWriter()
+    if not as_json:
+        note(f"> {text}")
+    show = (lambda _text, _drafted: None) if as_json else writer.write
+    reply = stream_reply(loop, request, session, show=show)
+    writer.finish()
+    if not as_json:
+        note(summary_line(reply.result))
+    measure = MeasureOptions(drafts=(loop.drafts,) if loop.drafts else (), tokens=MEASURED_TOKENS)
+    with stage_progress(quiet=as_json) as on_stage:
+        measured = compare(
+            session, ids, measure, context=len(ids) + MEASURED_TOKENS, on_stage=on_stage
+        )
+    if as_json:
+        record = reply_record(reply, bundle=str(session.bundle.path), prompt_ids=ids)
+        print_json({"schema": SCHEMA, "reply": record, "measured": _measured(measured)})
+        return
+    _print_measured(measured)
+    typer.echo(
+        f"\nnext:\n  selfdraft chat {session.bundle.path}\n"
+        f"  selfdraft inspect {session.bundle.path}\n"
+        f"  selfdraft bench {session.bundle.path} --drafts 1,2,3"
+    )
+
+
+def _example(session: Session) -> str:
+    examples = session.bundle.manifest.text.examples
+    return examples[0] if examples else "Hello!"
+
+
+def _measured(series: list[Series]) -> list[dict[str, Any]]:
+    from selfdraft.cli.measure import spread
+
+    return [
+        {
+            "drafts": s.drafts,
+            "tok_per_s": spread(s.tok_per_s),
+            "tokens_per_step": s.tokens_per_step,
+            "acceptance": s.acceptance,
+        }
+        for s in series
+    ]
+
+
+def _print_measured(measured: list[Series]) -> None:
+    from selfdraft.cli.console import table
+    from selfdraft.cli.measure import spread
+    from selfdraft.cli.reply import ordinal
+
+    plain = spread(measured[0].tok_per_s)["median"]
+    rows = []
+    for series in measured:
+        speed = spread(series.tok_per_s)["median"]
+        accepted = ", ".join(
+            f"{ordinal(i)} {100 * good / drafted:.0f} %"
+            for i, (drafted, good) in enumerate(series.acceptance, start=1)
+            if drafted
+        )
+        name = f"{series.drafts} draft{'s' * (series.drafts > 1)}" if series.drafts else "plain"
+        rows.append(
+            (
+                name,
+                f"{speed:.1f}",
+                f"{speed / plain:.2f}",
+                f"{series.tokens_per_step:.2f}",
+                accepted,
+            )
+        )
+    header = ("", "tokens/s", "× plain", "tokens/step", "accepted")
+    typer.echo("\nmeasured now, same prompt, in turns:")
+    typer.echo(table(rows, header=header))

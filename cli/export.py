@@ -1,0 +1,168 @@
+"""``selfdraft export``: a checkpoint becomes a bundle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from selfdraft.cli.options import JsonOption
+
+if TYPE_CHECKING:
+    from selfdraft.export.bundle import ExportPlan
+    from selfdraft.export.options import ExportOptions, ExportReport
+
+SCHEMA = "selfdraft.export/1"
+
+
+def command(
+    checkpoint: Annotated[
+        Path,
+        typer.Argument(help="Folder with config.json and safetensors files.", show_default=False),
+    ],
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", help="Bundle folder to write.", show_default=False),
+    ],
+    target: Annotated[
+        str, typer.Option("--target", metavar="cpu", help="Where the bundle will run.")
+    ] = "cpu",
+    weights: Annotated[
+        str, typer.Option("--weights", metavar="fp32|int4", help="Storage of the matrices.")
+    ] = "fp32",
+    int4_block: Annotated[
+        int | None,
+        typer.Option(
+            "--int4-block", metavar="N", help="Weights that share a scale.", show_default="32"
+        ),
+    ] = None,
+    context: Annotated[
+        int | None,
+        typer.Option(
+            "--context",
+            metavar="N",
+            help="Tokens of prompt and reply together.",
+            show_default="the model's, at most 32768",
+        ),
+    ] = None,
+    draft_vocab: Annotated[
+        int | None,
+        typer.Option(
+            "--draft-vocab",
+            metavar="N",
+            help="Tokens the MTP head drafts from; the output stays the same.",
+            show_default="all",
+        ),
+    ] = None,
+    draft_vocab_text: Annotated[
+        Path | None,
+        typer.Option(
+            "--draft-vocab-text",
+            metavar="FILE",
+            help="Text whose most frequent tokens those are.",
+            show_default="the tokenizer's first N",
+        ),
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a bundle that is there.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check the checkpoint and the options, write nothing.")
+    ] = False,
+    json_output: JsonOption = False,
+) -> None:
+    """Turn a checkpoint into a bundle: graphs, weights, tokenizer, manifest.
+
+    Nothing of the checkpoint is executed, and a bundle appears whole or not at all.
+
+    \b
+    Examples:
+      selfdraft export ./MiMo-7B-RL -o mimo --weights int4 --draft-vocab 8192
+      selfdraft export ./Qwen3-0.6B -o qwen --context 8192 --dry-run
+    """
+    from selfdraft.export.options import ExportOptions
+
+    given: dict[str, Any] = {"target": target, "weights": weights}
+    options = ExportOptions(
+        **given,
+        int4_block=int4_block,
+        context=context,
+        draft_vocab=draft_vocab,
+        draft_vocab_text=draft_vocab_text,
+        overwrite=overwrite,
+    )
+    if dry_run:
+        _plan(checkpoint, output, options, as_json=json_output)
+    else:
+        _export(checkpoint, output, options, as_json=json_output)
+
+
+def _plan(checkpoint: Path, output: Path, options: ExportOptions, *, as_json: bool) -> None:
+    from selfdraft.cli.console import print_json
+    from selfdraft.export.bundle import plan_export
+
+    plan = plan_export(checkpoint, options)
+    if as_json:
+        print_json({"schema": SCHEMA, "dry_run": True, "output": str(output), **_planned(plan)})
+        return
+    from selfdraft.cli.console import bytes_text
+
+    typer.echo(f"{checkpoint} can be exported ({plan.model.spec.family}); nothing was written")
+    typer.echo(f"disk space   {bytes_text(plan.num_bytes)} at most")
+    typer.echo(f"context      {plan.limits.context_length} tokens")
+    _print_notes(plan.notes)
+
+
+def _planned(plan: ExportPlan) -> dict[str, Any]:
+    return {
+        "family": plan.model.spec.family,
+        "disk_bytes_at_most": plan.num_bytes,
+        "context_length": plan.limits.context_length,
+        "has_mtp": plan.model.spec.mtp is not None,
+        "notes": plan.notes,
+    }
+
+
+def _export(checkpoint: Path, output: Path, options: ExportOptions, *, as_json: bool) -> None:
+    from selfdraft.cli.console import print_json, stage_progress
+    from selfdraft.export.bundle import export_bundle
+
+    with stage_progress(quiet=as_json) as on_stage:
+        report = export_bundle(checkpoint, output, options, on_stage)
+    if as_json:
+        print_json(
+            {
+                "schema": SCHEMA,
+                "dry_run": False,
+                "output": str(report.output),
+                "seconds": report.seconds,
+                "peak_rss_bytes": report.peak_rss_bytes,
+                "bytes_by_part": report.bytes_by_part,
+                "mtp_bytes": report.mtp_bytes,
+                "has_mtp": report.manifest.has_mtp,
+                "notes": report.manifest.notes,
+            }
+        )
+    else:
+        _print_report(report)
+
+
+def _print_report(report: ExportReport) -> None:
+    from selfdraft.cli.console import bytes_text, table
+
+    typer.echo(f"wrote {report.output} in {report.seconds:.1f} s")
+    rows = [(part, bytes_text(size)) for part, size in report.bytes_by_part.items()]
+    if report.manifest.has_mtp:
+        rows.append(("MTP adds", f"{bytes_text(report.mtp_bytes)} ({report.mtp_share:.1%})"))
+    rows.append(("peak memory", bytes_text(report.peak_rss_bytes)))
+    typer.echo(table(rows))
+    _print_notes(report.manifest.notes)
+    if not report.manifest.has_mtp:
+        typer.echo("note: there is no MTP head, so decoding is plain (speculation is off)")
+    typer.echo(f"next: selfdraft verify {report.output}")
+
+
+def _print_notes(notes: tuple[str, ...]) -> None:
+    for text in notes:
+        typer.echo(f"note: {text}")

@@ -1,0 +1,175 @@
+"""``selfdraft inspect``: what a bundle holds and what it costs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from selfdraft.cli.options import BundleArg, ContextOption, JsonOption
+
+if TYPE_CHECKING:
+    from selfdraft.manifest import GraphSpec, Manifest
+
+SCHEMA = "selfdraft.inspect/1"
+
+
+def command(
+    bundle: BundleArg, context: ContextOption = None, json_output: JsonOption = False
+) -> None:
+    """Show what a bundle holds: model, MTP wiring, precision, states, limits, files.
+
+    Reads the manifest and the weights' headers; selfdraft verify checks the contents.
+
+    \b
+    Example:
+      selfdraft inspect BUNDLE --context 4096
+    """
+    from selfdraft.cli.console import print_json
+    from selfdraft.manifest import load_manifest
+
+    manifest = load_manifest(bundle)
+    facts = bundle_facts(bundle, manifest, context=context or manifest.limits.context_length)
+    if json_output:
+        print_json({"schema": SCHEMA, **facts})
+    else:
+        _print_facts(facts, manifest)
+
+
+def bundle_facts(bundle: Path, manifest: Manifest, *, context: int) -> dict[str, Any]:
+    """Everything ``inspect`` tells, as plain values."""
+    from dataclasses import asdict
+
+    from selfdraft.cli.weight_sizes import bytes_by_part
+
+    model = asdict(manifest.model)
+    model["rope"] = {"frequencies": len(manifest.model.rope.inv_freq)} | {
+        "scale": manifest.model.rope.scale
+    }
+    parts = bytes_by_part(bundle, manifest)
+    states = {name: state_bytes(graph, context) for name, graph in manifest.graphs.items()}
+    return {
+        "bundle": str(bundle),
+        "target": manifest.target,
+        "selfdraft_version": manifest.selfdraft_version,
+        "model": model,
+        "precision": asdict(manifest.precision),
+        "limits": asdict(manifest.limits),
+        "context": context,
+        "weight_bytes": parts,
+        "state_bytes": states,
+        "mtp_bytes": _mtp_bytes(parts, states),
+        "states": [asdict(s) for graph in manifest.graphs.values() for s in graph.states],
+        "text": asdict(manifest.text),
+        "sampling": asdict(manifest.sampling),
+        "source": asdict(manifest.source),
+        "files": {name: asdict(spec) for name, spec in manifest.files.items()},
+        "notes": manifest.notes,
+    }
+
+
+def state_bytes(graph: GraphSpec, context: int) -> int:
+    """Bytes that the graph's states take for one sequence of ``context`` tokens."""
+    import numpy as np
+
+    from selfdraft.manifest import capacity_for
+
+    sizes = {"batch": 1, "capacity": capacity_for(context)}
+    total = 0
+    for state in graph.states:
+        count = 1
+        for dim in state.shape:
+            count *= sizes[dim] if isinstance(dim, str) else dim
+        total += count * np.dtype(state.dtype).itemsize
+    return total
+
+
+def _mtp_bytes(parts: dict[str, int], states: dict[str, int]) -> dict[str, int]:
+    return {
+        "weights": parts.get("mtp", 0),
+        "draft_head": parts.get("draft_head", 0),
+        "states": states.get("mtp", 0),
+    }
+
+
+def _print_facts(facts: dict[str, Any], manifest: Manifest) -> None:
+    from selfdraft.cli.console import bytes_text, table
+
+    rows = [
+        ("source", _source_text(manifest)),
+        ("model", _model_text(manifest)),
+        ("MTP head", _mtp_text(manifest)),
+        ("precision", _precision_text(manifest)),
+        ("limits", _limits_text(manifest)),
+        ("sampling", _sampling_text(manifest)),
+        ("text", _text_facts(manifest)),
+    ]
+    typer.echo(table(rows))
+    typer.echo("\nweights")
+    typer.echo(table([(f"  {k}", bytes_text(v)) for k, v in facts["weight_bytes"].items()]))
+    typer.echo(f"\nstates of one sequence, context {facts['context']}")
+    typer.echo(table([(f"  {k}", bytes_text(v)) for k, v in facts["state_bytes"].items()]))
+    if manifest.has_mtp:
+        added = facts["mtp_bytes"]
+        shown = ", ".join(f"{k.replace('_', ' ')} {bytes_text(v)}" for k, v in added.items() if v)
+        typer.echo(f"\nMTP adds {bytes_text(sum(added.values()))} ({shown})")
+    typer.echo("\nfiles")
+    files = [(f"  {k}", bytes_text(f.bytes), f.sha256[:12]) for k, f in manifest.files.items()]
+    typer.echo(table(files))
+    for name, reason in manifest.source.ignored_tensors.items():
+        typer.echo(f"left out: {name}: {reason}")
+    for text in manifest.notes:
+        typer.echo(f"note: {text}")
+
+
+def _source_text(manifest: Manifest) -> str:
+    source = manifest.source
+    return f"{source.name} ({source.architecture}), licence {source.license or 'not stated'}"
+
+
+def _model_text(manifest: Manifest) -> str:
+    m = manifest.model
+    return (
+        f"{m.family}: {m.num_layers} layers, hidden {m.hidden_size}, "
+        f"{m.num_heads}/{m.num_kv_heads} heads of {m.head_dim}, MLP {m.intermediate_size}, "
+        f"vocabulary {m.vocab_size}{', tied head' if m.tied_head else ''}"
+    )
+
+
+def _mtp_text(manifest: Manifest) -> str:
+    mtp = manifest.model.mtp
+    if mtp is None:
+        return "none: decoding is plain (speculation is off)"
+    vocabulary = f"{mtp.draft_vocab_size} tokens" if mtp.draft_vocab_size else "the LM head"
+    return (
+        f"tap {mtp.tap}, {mtp.concat}, recycles {mtp.recycle}, drafts from {vocabulary}"
+        f"{', first embedding masked' if mtp.mask_first_embedding else ''}"
+    )
+
+
+def _precision_text(manifest: Manifest) -> str:
+    p = manifest.precision
+    block = f" in blocks of {p.int4_block}" if p.int4_block else ""
+    return f"weights {p.weights}{block}, activations {p.activations}, KV {p.kv}"
+
+
+def _limits_text(manifest: Manifest) -> str:
+    limits = manifest.limits
+    return (
+        f"context {limits.context_length} tokens, {limits.candidates} candidates, "
+        f"prefill {limits.prefill_rows} tokens at a time"
+    )
+
+
+def _sampling_text(manifest: Manifest) -> str:
+    from dataclasses import asdict
+
+    asked = {k: v for k, v in asdict(manifest.sampling).items() if v is not None}
+    return ", ".join(f"{k} {v}" for k, v in asked.items()) or "greedy (the model asks for nothing)"
+
+
+def _text_facts(manifest: Manifest) -> str:
+    text = manifest.text
+    template = "with chat template" if text.chat_template else "no chat template"
+    return f"{template}, end tokens {', '.join(map(str, text.eos_ids)) or 'none'}"

@@ -1,0 +1,63 @@
+"""Stored weights against the checkpoint they came from, tensor by tensor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+from safetensors import safe_open
+
+from selfdraft.errors import ConfigError
+from selfdraft.export.checkpoint import Checkpoint
+from selfdraft.export.families import read_model
+from selfdraft.export.options import DEFAULT_INT4_BLOCK
+from selfdraft.export.weights import plan_embedding, plan_weights, write_weights
+from selfdraft.manifest import load_manifest
+
+
+def compare_weights(bundle: Path, checkpoint_path: Path) -> tuple[list[str], int]:
+    """Tensors of ``bundle`` that differ from a fresh export of the checkpoint, and how many ran.
+
+    The checkpoint's weights are laid out again as the manifest says and compared bit for bit.
+    Raises ``ConfigError`` when the checkpoint is another model.
+    """
+    manifest = load_manifest(bundle)
+    checkpoint = Checkpoint.open(checkpoint_path)
+    model = read_model(checkpoint)
+    draft_ids = None
+    stored = bundle / manifest.weights_file
+    if manifest.model.mtp is not None and manifest.model.mtp.draft_vocab_size is not None:
+        with safe_open(str(stored), "numpy") as file:
+            draft_ids = file.get_tensor("mtp.draft_ids")
+    weights = plan_weights(
+        model,
+        weights=manifest.precision.weights,
+        int4_block=manifest.precision.int4_block or DEFAULT_INT4_BLOCK,
+        draft_ids=draft_ids,
+    )
+    if weights.spec != manifest.model:
+        raise ConfigError(
+            f"{checkpoint_path} is not the model of {bundle}: its geometry or wiring differs",
+            hint="give the checkpoint that the bundle was exported from",
+        )
+    differing, compared = [], 0
+    with TemporaryDirectory() as folder:
+        for plan, place in (
+            (weights, stored),
+            (plan_embedding(model), bundle / manifest.embedding_file),
+        ):
+            fresh = Path(folder) / place.name
+            write_weights(checkpoint, plan, fresh)
+            differing += _differing(fresh, place, sorted(plan.tensors))
+            compared += len(plan.tensors)
+    return differing, compared
+
+
+def _differing(fresh: Path, stored: Path, names: list[str]) -> list[str]:
+    with safe_open(str(fresh), "numpy") as one, safe_open(str(stored), "numpy") as other:
+        return [
+            name
+            for name in names
+            if not np.array_equal(one.get_tensor(name), other.get_tensor(name))
+        ]

@@ -1,0 +1,83 @@
+"""``verify``'s ladder: it passes on a sound bundle, and each kind of damage fails its check."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import shutil
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from safetensors.numpy import load_file, save_file
+from support.checkpoints import write_checkpoint
+
+from selfdraft.cli.ladder import VerifyReport, verify_bundle
+from selfdraft.errors import ConfigError
+from selfdraft.export.bundle import export_bundle
+from selfdraft.export.options import ExportOptions
+from selfdraft.manifest import FileSpec, load_manifest, manifest_to_json
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: Any) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("ladder")
+    checkpoint = write_checkpoint(folder / "checkpoint", "mimo", context=96)
+    export_bundle(checkpoint, folder / "bundle", ExportOptions())
+    return folder / "bundle", checkpoint
+
+
+def _failed(report: VerifyReport) -> list[str]:
+    return [check.name for check in report.checks if not check.passed]
+
+
+def _rehash(bundle: Path, name: str) -> None:
+    """Make the manifest agree with a changed file, so that only the ladder can notice."""
+    manifest = load_manifest(bundle)
+    data = (bundle / name).read_bytes()
+    entry = FileSpec(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+    changed = dataclasses.replace(manifest, files={**manifest.files, name: entry})
+    (bundle / "manifest.json").write_text(manifest_to_json(changed))
+
+
+def test_sound_bundle_passes_every_rung(exported: tuple[Path, Path]) -> None:
+    bundle, checkpoint = exported
+    report = verify_bundle(bundle, checkpoint=checkpoint)
+    assert report.ok, _failed(report)
+    names = " ".join(check.name for check in report.checks)
+    for part in ("files", "weights", "torch", "ONNX Runtime", "chunks", "match, K = 4"):
+        assert part in names
+
+
+def test_graph_that_computes_something_else_fails_its_rung(
+    exported: tuple[Path, Path], tmp_path: Path
+) -> None:
+    bundle = Path(shutil.copytree(exported[0], tmp_path / "bundle"))
+    path = bundle / "backbone.onnx"
+    model = onnx.load(path, load_external_data=False)
+    gate = next(node for node in model.graph.node if node.op_type == "Sigmoid")
+    gate.op_type = "Tanh"
+    onnx.save(model, path)
+    _rehash(bundle, path.name)
+    assert "ONNX Runtime against the rung below" in _failed(verify_bundle(bundle))
+
+
+def test_changed_weight_fails_the_comparison_with_its_source(
+    exported: tuple[Path, Path], tmp_path: Path
+) -> None:
+    bundle = Path(shutil.copytree(exported[0], tmp_path / "bundle"))
+    tensors = load_file(bundle / "embedding.safetensors")
+    tensors["embedding"][3, 5] += 1e-3
+    save_file(tensors, bundle / "embedding.safetensors")
+    _rehash(bundle, "embedding.safetensors")
+    report = verify_bundle(bundle, checkpoint=exported[1])
+    assert _failed(report) == ["weights against the checkpoint"]
+    (check,) = (c for c in report.checks if not c.passed)
+    assert "embedding" in check.detail
+
+
+def test_another_models_checkpoint_is_refused(exported: tuple[Path, Path], tmp_path: Path) -> None:
+    other = write_checkpoint(tmp_path / "other", "mimo", hidden=32, head_dim=8, context=96)
+    with pytest.raises(ConfigError, match="is not the model of"):
+        verify_bundle(exported[0], checkpoint=other)

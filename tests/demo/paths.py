@@ -1,0 +1,6 @@
+"""Where the demo package and its checkpoints lie."""
+
+from pathlib import Path
+
+DEMO = Path(__file__).parents[2] / "demo"
+CHECKPOINTS = [DEMO / "checkpoint", DEMO / "checkpoint-early"]
