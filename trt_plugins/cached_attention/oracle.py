@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from selfdraft.trt_plugins.cached_attention import summaries
 from selfdraft.trt_plugins.cached_attention.contract import STATES, CachedAttention
 from selfdraft.trt_plugins.cached_attention.int8_kv import dequantise, quantise
-from selfdraft.trt_plugins.cached_attention.selection import row_blocks, visible
+from selfdraft.trt_plugins.cached_attention.selection import slot_blocks, visible
 
 IntArray = NDArray[np.int64]
 Float64 = NDArray[np.float64]
@@ -69,16 +69,14 @@ def cached_attention(
         blocks = summaries.stale_blocks(op, past_len=past, rows=rows)
         if op.summary_vectors:
             summaries.refresh(op, own["summary"], keys, blocks=blocks, length=past + rows)
-        for row in range(rows):
-            y[slot, row] = _attend(
-                op,
-                q[slot, row].astype(np.float64).reshape(op.num_kv_heads, op.group, op.head_dim),
-                keys,
-                values,
-                own.get("summary"),
-                position=past + row,
-                attend_all=bool(attend_all[slot]),
-            )
+        seen = slot_blocks(
+            op,
+            q[slot, :rows],
+            own.get("summary"),
+            past_len=past,
+            attend_all=bool(attend_all[slot]),
+        )
+        y[slot, :rows] = _attend(op, q[slot, :rows], keys, values, seen, past_len=past)
     return Attended(y=y, states=states)
 
 
@@ -106,31 +104,35 @@ def _read(states: dict[str, NDArray[Any]], name: str, length: int) -> Float64:
 
 def _attend(
     op: CachedAttention,
-    q: Float64,
+    q: FloatArray,
     keys: Float64,
     values: Float64,
-    summary: FloatArray | None,
+    blocks: NDArray[np.bool_],
     *,
-    position: int,
-    attend_all: bool,
+    past_len: int,
 ) -> Float64:
-    """Output ``[Hq d]`` of the row at ``position``: q ``[Hkv, G, d]``, keys ``[Hkv, T, d]``.
+    """Output ``[rows, Hq d]`` of one slot: q ``[rows, Hq d]``, keys and values ``[Hkv, T, d]``.
 
-    Row by row, and reading only what the row sees: rows together are bit for bit what they are
-    alone, and what a row does not see cannot reach it, not even as NaN.
+    ``blocks [Hkv, rows, blocks]``. Row by row, and reading only what the row sees: rows together
+    are bit for bit what they are alone, and what a row does not see cannot reach it, not even
+    as NaN.
     """
-    num_blocks = position // op.block + 1
-    blocks = row_blocks(
-        op, q, summary, position=position, num_blocks=num_blocks, attend_all=attend_all
-    )
-    seen = visible(op, blocks, position=position)  # [Hkv, T]
-    if seen.all():
-        return _softmax_mix(op, q, keys[:, : position + 1], values[:, : position + 1]).reshape(-1)
-    y = np.empty_like(q)
-    for head in range(op.num_kv_heads):
-        tokens = np.flatnonzero(seen[head])
-        y[head] = _softmax_mix(op, q[head], keys[head, tokens], values[head, tokens])
-    return y.reshape(-1)
+    rows = q.shape[0]
+    grouped = q.astype(np.float64).reshape(rows, op.num_kv_heads, op.group, op.head_dim)
+    y = np.empty_like(grouped)
+    for row in range(rows):
+        position = past_len + row
+        seen = visible(op, blocks[:, row], position=position)  # [Hkv, T]
+        if seen.all():
+            context = slice(position + 1)
+            y[row] = _softmax_mix(op, grouped[row], keys[:, context], values[:, context])
+            continue
+        for head in range(op.num_kv_heads):
+            tokens = np.flatnonzero(seen[head])
+            y[row, head] = _softmax_mix(
+                op, grouped[row, head], keys[head, tokens], values[head, tokens]
+            )
+    return y.reshape(rows, -1)
 
 
 def _softmax_mix(op: CachedAttention, q: Float64, keys: Float64, values: Float64) -> Float64:

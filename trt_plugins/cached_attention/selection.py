@@ -49,39 +49,57 @@ def selected_blocks(
     batch, num_rows, _ = q.shape
     num_blocks = -(-int((past_len + row_count).max(initial=0)) // op.block)
     seen = np.zeros((batch, op.num_kv_heads, num_rows, num_blocks), dtype=np.bool_)
-    grouped = np.asarray(q, dtype=np.float64).reshape(
-        batch, num_rows, op.num_kv_heads, op.group, op.head_dim
-    )
     for slot in range(batch):
-        for row in range(int(row_count[slot])):
-            seen[slot, :, row] = row_blocks(
-                op,
-                grouped[slot, row],
-                None if summary is None else summary[slot],
-                position=int(past_len[slot]) + row,
-                num_blocks=num_blocks,
-                attend_all=bool(attend_all[slot]),
-            )
+        past, rows = int(past_len[slot]), int(row_count[slot])
+        blocks = slot_blocks(
+            op,
+            q[slot, :rows],
+            None if summary is None else summary[slot],
+            past_len=past,
+            attend_all=bool(attend_all[slot]),
+        )
+        seen[slot, :, :rows, : blocks.shape[-1]] = blocks
     return seen
 
 
-def row_blocks(
+def slot_blocks(
+    op: CachedAttention,
+    q: FloatArray,
+    summary: FloatArray | None,
+    *,
+    past_len: int,
+    attend_all: bool,
+) -> BoolArray:
+    """Blocks that the rows of one slot see: ``[Hkv, rows, blocks]``, up to the last row's own.
+
+    ``q [rows, Hq d]``, ``summary [Hkv, S / 64, vectors, d]``. Each row for itself.
+    """
+    rows = q.shape[0]
+    grouped = np.asarray(q, dtype=np.float64).reshape(rows, op.num_kv_heads, op.group, op.head_dim)
+    seen = np.zeros((op.num_kv_heads, rows, -(-(past_len + rows) // op.block)), dtype=np.bool_)
+    for row in range(rows):
+        blocks = _row_blocks(
+            op, grouped[row], summary, position=past_len + row, attend_all=attend_all
+        )
+        seen[:, row, : blocks.shape[1]] = blocks
+    return seen
+
+
+def _row_blocks(
     op: CachedAttention,
     q: NDArray[np.float64],
     summary: FloatArray | None,
     *,
     position: int,
-    num_blocks: int,
     attend_all: bool,
 ) -> BoolArray:
-    """Blocks that the row at ``position`` sees: ``[Hkv, num_blocks]``; ``q [Hkv, G, d]``."""
+    """Blocks that the row at ``position`` sees: ``[Hkv, own block + 1]``; ``q [Hkv, G, d]``."""
     own = position // op.block
-    seen = np.zeros((op.num_kv_heads, num_blocks), dtype=np.bool_)
     if attend_all or op.selector == "all":
-        seen[:, : own + 1] = True
-        return seen
-    seen[:, : min(op.sinks, own + 1)] = True
-    seen[:, max(own - op.local_blocks + 1, 0) : own + 1] = True
+        return np.ones((op.num_kv_heads, own + 1), dtype=np.bool_)
+    seen = np.zeros((op.num_kv_heads, own + 1), dtype=np.bool_)
+    seen[:, : op.sinks] = True
+    seen[:, max(own - op.local_blocks + 1, 0) :] = True
     candidates = selectable_blocks(op, position)
     chosen = 0 if op.selector == "window" else chosen_blocks(op, position)
     if len(candidates) <= chosen:

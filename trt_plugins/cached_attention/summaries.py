@@ -47,7 +47,9 @@ def refresh(
         elif op.summary_vectors:
             begin = block * op.block
             tokens = keys[:, begin : min(begin + op.block, length)].astype(np.float64)
-            centre, spread = _moments(tokens) if op.selector == "mean_std" else _box(tokens)
+            # Infinite keys are legal input; their spread is NaN.
+            with np.errstate(invalid="ignore"):
+                centre, spread = _moments(tokens) if op.selector == "mean_std" else _box(tokens)
             summary[:, block, 0], summary[:, block, 1] = centre, spread
 
 
