@@ -97,7 +97,7 @@ class DecoderLayer:
             q = rms_norm(q, weights["q_norm"], model.rms_norm_eps)
             k = rms_norm(k, weights["k_norm"], model.rms_norm_eps)
         q, k = rotary.apply(q), rotary.apply(k)
-        y, _, _ = cached_attention(
+        y = cached_attention(
             self._op,
             q.reshape(batch, rows, -1),
             k.reshape(batch, rows, -1),
@@ -107,7 +107,7 @@ class DecoderLayer:
             past_len=step.past_len,
             row_count=step.row_count,
             attend_all=step.attend_all,
-        )
+        ).y
         return np.asarray(y @ weights["o.weight"])
 
     def _mlp(self, x: Array) -> Array:
