@@ -133,6 +133,11 @@ class StateSpec:
     aliased: bool
     """The graph updates it in place: bind one buffer to both names."""
 
+    def sizes(self, *, batch: int, capacity: int) -> tuple[int, ...]:
+        """The shape for ``batch`` slots of ``capacity`` cache slots."""
+        symbols = {"batch": batch, "capacity": capacity, "blocks": capacity // BLOCK_TOKENS}
+        return tuple(symbols[dim] if isinstance(dim, str) else dim for dim in self.shape)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphSpec:

@@ -21,20 +21,6 @@ STATE_TYPES = {
 }
 
 
-def empty_states(op: CachedAttention, *, batch: int, capacity: int) -> dict[str, NDArray[Any]]:
-    """Zeroed states of one layer by name."""
-    cache = (batch, op.num_kv_heads, capacity, op.head_dim)
-    blocks = (batch, op.num_kv_heads, capacity // op.block, op.summary_vectors, op.head_dim)
-    shapes: dict[str, tuple[tuple[int, ...], Any]] = {
-        "k_cache": (cache, STATE_TYPES[op.kv_dtype][1]),
-        "v_cache": (cache, STATE_TYPES[op.kv_dtype][1]),
-        "k_scale": (cache[:3], np.float16),
-        "v_scale": (cache[:3], np.float16),
-        "summary": (blocks, np.float32),
-    }
-    return {name: np.zeros(*shapes[name]) for name in op.states}
-
-
 class OnnxOp:
     """A session over the op's body alone."""
 
