@@ -119,5 +119,5 @@ def _oracle(
         row_count=step.row_count.numpy(),
         attend_all=step.attend_all.numpy(),
     )
-    y = torch.from_numpy(np.asarray(result[0], dtype=np.float32))
+    y = torch.from_numpy(np.asarray(result.y, dtype=np.float32))
     return y, [torch.from_numpy(arrays[name]) for name in op.states]
