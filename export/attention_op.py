@@ -59,7 +59,7 @@ def _node(
     outputs = torch.onnx.ops.symbolic_multi_out(
         f"{OP_DOMAIN}::{OP_NAME}",
         (q, k, v, *states, step.past_len, step.row_count, step.attend_all),
-        op.onnx_attributes(),
+        {**op.onnx_attributes()},
         dtypes=[q.dtype, *(state.dtype for state in states)],
         shapes=[q.shape, *(state.shape for state in states)],
         version=OP_VERSION,

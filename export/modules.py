@@ -130,7 +130,8 @@ class Backbone(nn.Module):
 
     def __init__(self, spec: ModelSpec, ops: Sequence[CachedAttention], *, candidates: int) -> None:
         super().__init__()
-        self.spec, self.candidates = spec, min(candidates, spec.vocab_size)
+        self.spec, self.ops = spec, tuple(ops)
+        self.candidates = min(candidates, spec.vocab_size)
         self.layers = nn.ModuleList(DecoderLayer(spec, op) for op in ops)
         self.norm = _vector(spec.hidden_size)
         self.rotary = Rotary(spec)
@@ -150,9 +151,9 @@ class Backbone(nn.Module):
         angles = self.rotary(past_len, input_ids.shape[1])
         step = StepTensors(past_len, row_count, attend_all)
         updated: list[Tensor] = []
-        for layer in self.layers:
+        for layer, op in zip(self.layers, self.ops, strict=True):
             first = len(updated)
-            x, state = layer(x, angles, step, states[first : first + len(layer.op.states)])
+            x, state = layer(x, angles, step, states[first : first + len(op.states)])
             updated += state
         # [B, n, H] for the tap, but the norm of the logit rows alone where the tap is before it.
         if self.spec.mtp is not None and self.spec.mtp.tap == "post_norm":
