@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from selfdraft.cli.console import TextWriter, note, print_json, say, stage_progress, table
 from selfdraft.cli.options import DraftsOption, JsonOption, ThreadsOption
 
 if TYPE_CHECKING:
@@ -66,7 +67,6 @@ def command(
 
 
 def _run(session: Session, prompt: str | None, *, as_json: bool) -> None:
-    from selfdraft.cli.console import TextWriter, note, print_json, stage_progress
     from selfdraft.cli.measure import MeasureOptions, compare
     from selfdraft.cli.reply import reply_record, stream_reply, summary_line
 
@@ -97,7 +97,7 @@ def _run(session: Session, prompt: str | None, *, as_json: bool) -> None:
         print_json({"schema": SCHEMA, "reply": record, "measured": _measured(measured)})
         return
     _print_measured(measured, num_prompts=len(requests))
-    typer.echo(
+    say(
         f"\nnext:\n  selfdraft chat {session.bundle.path}\n"
         f"  selfdraft inspect {session.bundle.path}\n"
         f"  selfdraft bench {session.bundle.path} --drafts 1,2,3"
@@ -132,7 +132,6 @@ def _measured(series: list[Series]) -> list[dict[str, Any]]:
 
 
 def _print_measured(measured: list[Series], *, num_prompts: int) -> None:
-    from selfdraft.cli.console import table
     from selfdraft.cli.measure import spread
     from selfdraft.cli.reply import ordinal
 
@@ -157,5 +156,5 @@ def _print_measured(measured: list[Series], *, num_prompts: int) -> None:
         )
     header = ("", "tokens/s", "× plain", "tokens/step", "accepted")
     prompts = "one prompt" if num_prompts == 1 else f"{num_prompts} prompts"
-    typer.echo(f"\nmeasured now on {prompts}, in turns:")
-    typer.echo(table(rows, header=header))
+    say(f"\nmeasured now on {prompts}, in turns:")
+    say(table(rows, header=header))
