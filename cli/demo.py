@@ -32,6 +32,7 @@ def command(
         typer.Option(
             "--checkpoint",
             envvar="SELFDRAFT_DEMO_CHECKPOINT",
+            metavar="FOLDER",
             help="Checkpoint to use.",
             show_default="demo/checkpoint of the sources",
         ),
@@ -41,6 +42,7 @@ def command(
         typer.Option(
             "--home",
             envvar="SELFDRAFT_HOME",
+            metavar="FOLDER",
             help="Folder that keeps the bundle.",
             show_default="~/.cache/selfdraft",
         ),

@@ -20,11 +20,17 @@ SCHEMA = "selfdraft.export/1"
 def command(
     checkpoint: Annotated[
         Path,
-        typer.Argument(help="Folder with config.json and safetensors files.", show_default=False),
+        typer.Argument(
+            metavar="CHECKPOINT",
+            help="Folder with config.json and safetensors files.",
+            show_default=False,
+        ),
     ],
     output: Annotated[
         Path,
-        typer.Option("--output", "-o", help="Bundle folder to write.", show_default=False),
+        typer.Option(
+            "--output", "-o", metavar="BUNDLE", help="Folder to write.", show_default=False
+        ),
     ],
     target: Annotated[
         str, typer.Option("--target", metavar="cpu", help="Where the bundle will run.")

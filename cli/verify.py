@@ -20,6 +20,7 @@ def command(
         Path | None,
         typer.Option(
             "--checkpoint",
+            metavar="FOLDER",
             help="The checkpoint it was made from: compare with its weights too.",
             show_default=False,
         ),
