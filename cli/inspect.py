@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,13 +74,10 @@ def state_bytes(graph: GraphSpec, context: int) -> int:
 
     from selfdraft.manifest import capacity_for
 
-    sizes = {"batch": 1, "capacity": capacity_for(context)}
     total = 0
     for state in graph.states:
-        count = 1
-        for dim in state.shape:
-            count *= sizes[dim] if isinstance(dim, str) else dim
-        total += count * np.dtype(state.dtype).itemsize
+        shape = state.sizes(batch=1, capacity=capacity_for(context))
+        total += math.prod(shape) * np.dtype(state.dtype).itemsize
     return total
 
 

@@ -66,22 +66,19 @@ class DecodeLoop:
         self._states = backend.allocate(batch=batch, capacity=capacity_for(self.context_length))
         assert self._states.capacity >= self.context_length + RESERVE_SLOTS
         self._slots = SlotTable(batch)
-        self._drafter: Drafter | None = (
-            MtpDrafter(backend, self._states, self._slots, depth=self.drafts)
-            if self.drafts
-            else None
-        )
+        self._drafter: Drafter | None = None
+        if self.drafts:
+            self._drafter = MtpDrafter(backend, self._states, self._slots, depth=self.drafts)
         self._prefill = Prefill(
             backend, self._states, self._slots, self._drafter, chunk_rows=chunk_rows
         )
-        self._verify = StepArrays(batch, num_rows=num_rows, num_logit_rows=num_rows)
-        self._verify.step.row_index[:] = np.arange(num_rows)
+        self._verify = _verify_arrays(batch, num_rows)
         self._depths: IntArray = np.zeros(batch, dtype=np.int64)
         self._no_drafts: IntArray = np.zeros((batch, 0), dtype=np.int64)
         self._synthetic = forced_acceptance is not None
-        self._verdict: Verdict = (
-            accept_while_equal if forced_acceptance is None else ForcedAcceptance(forced_acceptance)
-        )
+        self._verdict: Verdict = accept_while_equal
+        if forced_acceptance is not None:
+            self._verdict = ForcedAcceptance(forced_acceptance)
         self._runs: list[Run | None] = [None] * batch
         self._hidden: DeviceTensor = None
         self._hidden_rows = 0
@@ -261,6 +258,12 @@ class DecodeLoop:
 
     def _fetch_row(self, output: BackboneOutput, slot: int, row: int) -> FloatArray:
         return np.asarray(self._backend.read_rows(output.logits, [(slot, row)])[0])
+
+
+def _verify_arrays(batch: int, num_rows: int) -> StepArrays:
+    arrays = StepArrays(batch, num_rows=num_rows, num_logit_rows=num_rows)
+    arrays.step.row_index[:] = np.arange(num_rows)
+    return arrays
 
 
 def _checked_drafts(backend: Backend, drafts: int | None) -> int:

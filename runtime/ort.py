@@ -123,12 +123,11 @@ class OrtBackend:
 
     def allocate(self, *, batch: int, capacity: int) -> OrtStates:
         """Zeroed states of every graph (pages are touched on first use)."""
-        sizes = {"batch": batch, "capacity": capacity}
-        tensors = {}
-        for graph in self._manifest.graphs.values():
-            for state in graph.states:
-                shape = tuple(sizes[d] if isinstance(d, str) else d for d in state.shape)
-                tensors[state.name] = HostTensor.zeros(shape, state.dtype)
+        tensors = {
+            state.name: HostTensor.zeros(state.sizes(batch=batch, capacity=capacity), state.dtype)
+            for graph in self._manifest.graphs.values()
+            for state in graph.states
+        }
         return OrtStates(batch=batch, capacity=capacity, tensors=tensors)
 
     def run_backbone(self, states: OrtStates, step: Step, input_ids: IntArray) -> BackboneOutput:

@@ -101,6 +101,12 @@ class CachedAttention:
         return round(self.budget_share * BUDGET_PARTS)
 
     @property
+    def states(self) -> tuple[str, ...]:
+        """Names of the states this node keeps, in order."""
+        unused = _unused_states(self)
+        return tuple(name for name in STATES if name not in unused)
+
+    @property
     def inputs(self) -> tuple[str, ...]:
         """Names of the inputs this node uses, in order."""
         unused = _unused_states(self)
