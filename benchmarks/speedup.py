@@ -27,12 +27,13 @@ class Case:
     rates: tuple[float, ...]
     """Chance that draft i is accepted when those before it were."""
     draft_vocab: int | None
-    wanted: float
+    wanted: float | None = None
 
 
 CASES = (
     Case(rates=(0.87,), draft_vocab=None, wanted=1.2),
     Case(rates=(0.87,), draft_vocab=8192, wanted=1.4),
+    Case(rates=(0.87, 0.7), draft_vocab=None),
     Case(rates=(0.87, 0.7), draft_vocab=8192, wanted=1.6),
 )
 
@@ -65,8 +66,8 @@ def measure(args: argparse.Namespace, case: Case) -> list[dict[str, Any]]:
         "expected_tokens_per_step": round(expected_tokens(case.rates), 4),
         "speedup": round(found, 4),
         "figure": f"{found:.2f}x (synthetic)",
-        "wanted": f">= {case.wanted:.1f}x",
-        "met": found >= case.wanted,
+        "wanted": f">= {case.wanted:.1f}x" if case.wanted else "",
+        "met": found >= case.wanted if case.wanted else None,
     }
     return [record(name, figures, threads=args.threads)]
 
