@@ -76,7 +76,9 @@ def cached_attention(
             past_len=past,
             attend_all=bool(attend_all[slot]),
         )
-        y[slot, :rows] = _attend(op, q[slot, :rows], keys, values, seen, past_len=past)
+        # Infinite and NaN keys that a row does see give NaN in its output, no warning.
+        with np.errstate(invalid="ignore", over="ignore"):
+            y[slot, :rows] = _attend(op, q[slot, :rows], keys, values, seen, past_len=past)
     return Attended(y=y, states=states)
 
 
@@ -137,13 +139,11 @@ def _attend(
 
 def _softmax_mix(op: CachedAttention, q: Float64, keys: Float64, values: Float64) -> Float64:
     """Softmax attention: q ``[..., G, d]`` over keys and values ``[..., T, d]``."""
-    # Infinite and NaN keys that a row does see give NaN in its output.
-    with np.errstate(invalid="ignore", over="ignore"):
-        scores = q @ keys.swapaxes(-1, -2) * op.scale  # [..., G, T]
-        scores -= scores.max(axis=-1, keepdims=True)
-        weights = np.exp(scores, out=scores)
-        weights /= weights.sum(axis=-1, keepdims=True)
-        return np.asarray(weights @ values)
+    scores = q @ keys.swapaxes(-1, -2) * op.scale  # [..., G, T]
+    scores -= scores.max(axis=-1, keepdims=True)
+    weights = np.exp(scores, out=scores)
+    weights /= weights.sum(axis=-1, keepdims=True)
+    return np.asarray(weights @ values)
 
 
 def _check_states(op: CachedAttention, states: dict[str, NDArray[Any]]) -> None:

@@ -119,9 +119,9 @@ def visible(op: CachedAttention, blocks: BoolArray, *, position: int) -> BoolArr
     ``blocks [Hkv, num_blocks]``: the blocks it sees. This is the one place that decides which
     rows see which tokens: a tree of drafts would pass the parent of each row here.
     """
-    token = np.arange(position + 1)
-    seen = blocks[:, token // op.block]
+    seen = np.repeat(blocks, op.block, axis=-1)[:, : position + 1]
     if op.sliding_window:
+        token = np.arange(position + 1)
         near = token > position - op.sliding_window
         seen &= near | (token < op.sinks * op.block)
     return seen
