@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 ROOT = Path(__file__).resolve().parent.parent
 EXPORT_SOURCES = ("export", "trt_plugins", "src/selfdraft/manifest.py")
@@ -103,7 +103,7 @@ class _Stamp:
             self._path.parent.mkdir(parents=True, exist_ok=True)
         return stale
 
-    def __exit__(self, kind: type[BaseException] | None, *rest: Any) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         if kind is None:
             self._file.write_text(self._text, encoding="utf-8")
 

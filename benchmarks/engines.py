@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from selfdraft.manifest import RESERVE_SLOTS, load_manifest
-from selfdraft.runtime.backend import Backend, Step
+from selfdraft.runtime.backend import Step
 from selfdraft.runtime.loop import DecodeLoop
 from selfdraft.runtime.ort import OrtBackend, OrtStates
 from selfdraft.runtime.request import Request
@@ -70,15 +70,16 @@ class LoopSteps:
 
     def __init__(
         self,
-        backend: Backend,
+        backend: OrtBackend | TimedEngine,
         *,
         length: int,
         context_length: int,
         drafts: int = 0,
         forced_acceptance: Sequence[float] | None = None,
     ) -> None:
+        checked: Any = backend  # the protocol cannot say that a backend takes its own states
         self._loop = DecodeLoop(
-            backend,
+            checked,
             drafts=drafts,
             context_length=context_length,
             forced_acceptance=forced_acceptance,
@@ -90,6 +91,11 @@ class LoopSteps:
             sampling=SamplingParams(temperature=0.0),
             ignore_eos=True,
         )
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """Prompt and reply so far."""
+        return self._loop.tokens(0)
 
     def prepare(self) -> None:
         """Back to the prompt; its rows stay in the caches."""

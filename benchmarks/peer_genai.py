@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,7 @@ class GenaiLoop:
     def __init__(
         self, model_folder: Path, *, length: int, context_length: int, threads: int
     ) -> None:
-        import onnxruntime_genai as og
-
+        og = import_module("onnxruntime_genai")
         og.disable_telemetry_events()
         config = og.Config(str(model_folder))
         session = {"intra_op_num_threads": threads}

@@ -31,6 +31,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "qwen2_mimo_head_tied": {"family": "qwen2", "mtp": "mimo", "tied": True},
     "qwen3_wide_heads": {"family": "qwen3", "mtp": "qwen", "head_dim": 32, "heads": 6},
     "qwen3_tied": {"family": "qwen3", "mtp": "mimo", "tied": True, "kv_heads": 1},
+    "qwen3_odd_sizes": {"family": "qwen3", "head_dim": 10, "hidden": 72, "intermediate": 50},
     "llama3": {"family": "llama", "mtp": "qwen", "config": {"rope_scaling": LLAMA3}},
     "llama_linear": {
         "family": "llama",

@@ -40,10 +40,10 @@ def _assert_caches_match_a_fresh_prefill(loop: DecodeLoop, backend: Any) -> None
     pairs = [(a, b, length) for a, b in zip(*_backbones(loop, fresh), strict=True)]
     pairs.append((loop._states.mtp, fresh._states.mtp, drafter_length))  # type: ignore[attr-defined]
     for ours, theirs, rows in pairs:
-        for name in ("keys", "values"):
+        for name in ("k_cache", "v_cache"):
             np.testing.assert_allclose(
-                getattr(ours, name)[:, :, :rows],
-                getattr(theirs, name)[:, :, :rows],
+                ours[name][:, :, :rows],
+                theirs[name][:, :, :rows],
                 rtol=1e-9,
                 atol=1e-9,
             )
@@ -78,8 +78,8 @@ def test_caches_of_the_crafted_model_after_mixed_verdicts(noisy: Any, drafts: in
     fresh = DecodeLoop(noisy, drafts=1)
     fresh.begin({0: Request(prompt_ids=loop.tokens(0), max_tokens=2)})
     fresh._drafter.catch_up(fresh._hidden, fresh._hidden_rows)  # type: ignore[union-attr]
-    for name in ("keys", "values"):
-        ours, theirs = (getattr(x._states.mtp, name) for x in (loop, fresh))  # type: ignore[attr-defined]
+    for name in ("k_cache", "v_cache"):
+        ours, theirs = (x._states.mtp[name] for x in (loop, fresh))  # type: ignore[attr-defined]
         np.testing.assert_allclose(ours[:, :, :length], theirs[:, :, :length], rtol=1e-6, atol=1e-6)
 
 

@@ -1,190 +1,286 @@
-"""The NumPy oracle of CachedAttention against attention written out token by token."""
+"""The oracle against dense attention, loops from scratch, poison, and itself row by row."""
 
 from __future__ import annotations
 
-import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from support.attention_cases import SCORING, SELECTORS, Step, empty_states, filled_step, make_op
+from support.brute_attention import brute_row
 
-from selfdraft.errors import ConfigError
-from selfdraft.trt_plugins.cached_attention.contract import INPUTS, CachedAttention
-from selfdraft.trt_plugins.cached_attention.oracle import cached_attention, visible
+from selfdraft.trt_plugins.cached_attention.contract import CachedAttention, Selector
+from selfdraft.trt_plugins.cached_attention.oracle import cached_attention
+from selfdraft.trt_plugins.cached_attention.selection import selected_blocks
 
-SLOTS = 64
-CASES = [
-    pytest.param([7], [3], id="one slot"),
-    pytest.param([0], [1], id="first token"),
-    pytest.param([0, 62, 5], [5, 1, 0], id="three slots, one idle"),
-    pytest.param([10, 0, 3, 58], [2, 5, 0, 5], id="four slots up to the last usable one"),
+LENGTHS = (1, 15, 31, 63, 64, 65, 127, 128, 129, 4095, 4096, 4097, 8191, 8192, 8193)
+GROUPS = (1, 2, 3, 4, 5, 6, 7, 8, 16)
+BATCHES = (1, 3, 4)
+
+
+def covering(selector: Selector, length: int, *, group: int, dim: int = 8) -> CachedAttention:
+    """One kv head, and a budget of exactly the blocks of ``length`` tokens."""
+    op = make_op(selector=selector, num_heads=group, num_kv_heads=1, head_dim=dim, scale=dim**-0.5)
+    blocks = -(-length // 64)
+    if selector == "window":
+        return replace(op, local_blocks=max(blocks - op.sinks, 2))
+    return replace(op, budget_tokens=64 * max(blocks, op.sinks + op.local_blocks))
+
+
+def lengths_of(length: int, batch: int) -> list[int]:
+    """Unequal lengths of a batch, the longest first."""
+    return [length, max(length // 2, 1), max(length - 64, 1), 1][:batch]
+
+
+def dense(step: Step, slot: int, row: int) -> Any:
+    """Plain softmax attention of one row, written out once more."""
+    op = step.op
+    keys, values = step.context(step.run(), slot)
+    last = int(step.past_len[slot]) + row + 1
+    k = np.repeat(keys[:last], op.group, axis=1)  # [T, Hq, d]
+    v = np.repeat(values[:last], op.group, axis=1)
+    q = step.q[slot, row].reshape(op.num_heads, op.head_dim)
+    logits = np.einsum("hd,thd->ht", q, k) * op.scale
+    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return np.einsum("ht,thd->hd", weights / weights.sum(axis=1, keepdims=True), v).reshape(-1)
+
+
+def check_covering(selector: Selector, length: int, *, group: int, batch: int) -> None:
+    op = covering(selector, length, group=group)
+    step = filled_step(op, lengths_of(length, batch), rows=3, seed=length + batch)
+    y = step.run().y
+    np.testing.assert_array_equal(y, step.run(replace(op, selector="all")).y)
+    for slot in range(batch):
+        for row in range(int(step.row_count[slot])):
+            np.testing.assert_allclose(y[slot, row], dense(step, slot, row), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("selector", SELECTORS)
+@pytest.mark.parametrize("index", range(len(LENGTHS)))
+def test_selection_that_covers_the_context_is_dense_attention(
+    selector: Selector, index: int
+) -> None:
+    shift = SELECTORS.index(selector)
+    check_covering(
+        selector,
+        LENGTHS[index],
+        group=GROUPS[(index + 2 * shift) % len(GROUPS)],
+        batch=BATCHES[(index + shift) % 3],
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("selector", SELECTORS)
+@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("batch", BATCHES)
+def test_selection_that_covers_any_length_group_and_batch_is_dense(
+    selector: Selector, group: int, batch: int
+) -> None:
+    for length in LENGTHS:
+        check_covering(selector, length, group=group, batch=batch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("selector", SELECTORS)
+@pytest.mark.parametrize(("length", "group", "batch"), [(131_071, 4, 1), (131_072, 16, 3)])
+def test_selection_that_covers_128k_is_dense(
+    selector: Selector, length: int, group: int, batch: int
+) -> None:
+    check_covering(selector, length, group=group, batch=batch)
+
+
+@pytest.mark.parametrize("selector", SCORING)
+@pytest.mark.parametrize("length", [321, 512, 4096, 8193])
+def test_a_budget_one_block_short_is_not_dense(selector: Selector, length: int) -> None:
+    op = covering(selector, length, group=2)
+    short = replace(op, budget_tokens=op.budget_tokens - 64)
+    step = filled_step(op, [length], rows=1, seed=length)
+    assert (step.run().y != step.run(short).y).all()
+
+
+@pytest.mark.parametrize("selector", SELECTORS)
+def test_budget_larger_than_the_context_is_dense(selector: Selector) -> None:
+    op = make_op(selector=selector, budget_tokens=1 << 20, local_blocks=1 << 14)
+    step = filled_step(op, [700, 5], rows=3, seed=20)
+    np.testing.assert_array_equal(step.run().y, step.run(replace(op, selector="all")).y)
+
+
+BRUTE_CASES: list[tuple[dict[str, Any], list[int]]] = [
+    ({"selector": "all"}, [200, 3, 64]),
+    ({"selector": "all", "sliding_window": 70}, [300]),
+    ({"selector": "all", "sliding_window": 70, "sinks": 0}, [300]),
+    ({"selector": "window", "sinks": 2}, [500, 129]),
+    ({"selector": "window", "sinks": 0, "local_blocks": 3}, [500]),
+    ({"selector": "mean_std", "budget_tokens": 256}, [650, 64, 0, 450]),
+    ({"selector": "mean_std", "budget_tokens": 256, "spread": 0.5, "sinks": 0}, [520]),
+    ({"selector": "mean_std", "budget_tokens": 256, "sliding_window": 400}, [700]),
+    ({"selector": "mean_std", "budget_share": 0.7, "budget_tokens": 0}, [640, 200]),
+    ({"selector": "min_max", "budget_tokens": 300}, [650, 640, 193]),
+    ({"selector": "min_max", "num_heads": 6, "spread": 0.25}, [577]),
+    ({"selector": "infllm_v2", "budget_tokens": 320}, [655, 97, 449]),
+    ({"selector": "infllm_v2", "num_heads": 14, "budget_tokens": 384, "sinks": 0}, [640]),
+    ({"selector": "mean_std", "kv_dtype": "int8", "budget_tokens": 256}, [600, 130]),
+    ({"selector": "infllm_v2", "kv_dtype": "int8", "budget_tokens": 320}, [600]),
+    ({"selector": "min_max", "kv_dtype": "fp16", "budget_tokens": 256}, [600]),
 ]
 
 
-def _op(**changes: Any) -> CachedAttention:
-    values: dict[str, Any] = {"num_heads": 6, "num_kv_heads": 2, "head_dim": 4, "scale": 0.4}
-    return CachedAttention(**values | changes)
+@pytest.mark.parametrize(("changes", "lengths"), BRUTE_CASES)
+def test_oracle_equals_loops_from_scratch(changes: dict[str, Any], lengths: list[int]) -> None:
+    op = make_op(**changes)
+    step = filled_step(op, lengths, rows=3, seed=sum(lengths))
+    result = step.run()
+    for slot, length in enumerate(lengths):
+        keys, values = step.context(result, slot)
+        rows = int(step.row_count[slot])
+        assert int(step.past_len[slot]) + rows == length
+        for row in range(rows):
+            expected = brute_row(op, step.q[slot, row], keys, values, position=length - rows + row)
+            np.testing.assert_allclose(result.y[slot, row], expected, rtol=0, atol=1e-12)
 
 
-def _inputs(op: CachedAttention, past: list[int], rows: list[int], seed: int = 0) -> dict[str, Any]:
-    rng = np.random.default_rng(seed)
-    batch, num_rows = len(past), max(max(rows), 1) + 1  # at least one padded row
-    kv = op.num_kv_heads * op.head_dim
-    cache = (batch, op.num_kv_heads, SLOTS, op.head_dim)
-    return {
-        "q": rng.standard_normal((batch, num_rows, op.num_heads * op.head_dim)),
-        "k": rng.standard_normal((batch, num_rows, kv)),
-        "v": rng.standard_normal((batch, num_rows, kv)),
-        "k_cache": rng.standard_normal(cache),
-        "v_cache": rng.standard_normal(cache),
-        "past_len": np.array(past),
-        "row_count": np.array(rows),
-        "attend_all": np.arange(batch) % 2,
-    }
-
-
-def _call(op: CachedAttention, inputs: dict[str, Any]) -> tuple[Any, Any, Any]:
-    given = dict(inputs)
-    return cached_attention(op, given.pop("q"), given.pop("k"), given.pop("v"), **given)
-
-
-def _written_out(op: CachedAttention, inputs: dict[str, Any], slot: int, row: int) -> list[float]:
-    """One output row in Python floats, from the untouched caches and the new rows."""
-    past, d = int(inputs["past_len"][slot]), op.head_dim
-    position = past + row
-    first = max(0, position - op.sliding_window + 1) if op.sliding_window else 0
-    out: list[float] = []
-    for head in range(op.num_heads):
-        kv = head // op.group
-        query = inputs["q"][slot, row, head * d : (head + 1) * d]
-
-        def entry(name: str, token: int, kv: int = kv) -> Any:
-            if token < past:
-                return inputs[f"{name}_cache"][slot, kv, token]
-            return inputs[name][slot, token - past, kv * d : (kv + 1) * d]
-
-        tokens = range(first, position + 1)
-        scores = [
-            sum(float(a * b) for a, b in zip(query, entry("k", t), strict=True)) * op.scale
-            for t in tokens
-        ]
-        weights = [math.exp(score - max(scores)) for score in scores]
-        for i in range(d):
-            mixed = sum(w * entry("v", t)[i] for w, t in zip(weights, tokens, strict=True))
-            out.append(mixed / sum(weights))
-    return out
-
-
-@pytest.mark.parametrize("window", [0, 1, 3, 64])
-@pytest.mark.parametrize(("past", "rows"), CASES)
-def test_rows_attend_to_their_slot_up_to_themselves(
-    past: list[int], rows: list[int], window: int
+@pytest.mark.parametrize("selector", SELECTORS)
+@pytest.mark.parametrize("kv_dtype", ["fp32", "fp16", "int8"])
+def test_what_a_row_does_not_see_cannot_reach_it_even_as_nan(
+    selector: Selector, kv_dtype: str
 ) -> None:
-    op = _op(sliding_window=window)
-    inputs = _inputs(op, past, rows)
-    before = {name: inputs[name].copy() for name in ("k_cache", "v_cache")}
-    y, _, _ = _call(op, inputs)
-    for slot, count in enumerate(rows):
-        for row in range(count):
-            expected = _written_out(op, inputs | before, slot, row)
-            np.testing.assert_allclose(y[slot, row], expected, rtol=1e-12, atol=1e-13)
+    op = make_op(selector=selector, kv_dtype=kv_dtype, budget_tokens=384)
+    step = filled_step(op, [900, 460, 70], rows=4, seed=30)
+    clean = step.run()
+    assert np.isfinite(clean.y).all()
+    seen = selected_blocks(
+        op,
+        step.q,
+        clean.states.get("summary"),
+        past_len=step.past_len,
+        row_count=step.row_count,
+        attend_all=step.attend_all,
+    )
+    used = seen.any(axis=2)  # [B, Hkv, blocks]
+    assert selector == "all" or not used.all()
+    poison(step, ~used)
+    again = step.run()
+    np.testing.assert_array_equal(again.y, clean.y)
 
 
-@pytest.mark.parametrize(("past", "rows"), CASES)
-def test_only_real_rows_are_written_and_in_place(past: list[int], rows: list[int]) -> None:
-    op = _op()
-    inputs = _inputs(op, past, rows)
-    before = {name: inputs[name].copy() for name in ("k_cache", "v_cache")}
-    _, k_cache, v_cache = _call(op, inputs)
-    assert k_cache is inputs["k_cache"] and v_cache is inputs["v_cache"]
-    for name in ("k", "v"):
-        expected = before[f"{name}_cache"]
-        for slot, count in enumerate(rows):
-            for row in range(count):
-                heads = inputs[name][slot, row].reshape(op.num_kv_heads, op.head_dim)
-                expected[slot, :, past[slot] + row] = heads
-        np.testing.assert_array_equal(inputs[f"{name}_cache"], expected)
+def poison(step: Step, blocks: Any) -> None:
+    """NaN into keys and values of ``blocks [B, Hkv, blocks]``; summaries stay as they were."""
+    for slot, head, block in np.argwhere(blocks).tolist():
+        tokens = slice(64 * block, 64 * block + 64)
+        for name in ("k", "v"):
+            kind = "scale" if step.op.kv_dtype == "int8" else "cache"
+            step.states[f"{name}_{kind}"][slot, head, tokens] = np.nan
 
 
-def test_rows_alone_equal_rows_together() -> None:
-    op = _op()
-    together = _inputs(op, [9, 30], [4, 4])
-    alone = {name: array.copy() for name, array in together.items()}
-    y, _, _ = _call(op, together)
-    for row in range(4):
-        step = alone | {name: alone[name][:, row : row + 1] for name in ("q", "k", "v")}
-        step |= {"past_len": np.array([9, 30]) + row, "row_count": np.array([1, 1])}
-        single, _, _ = _call(op, step)
-        np.testing.assert_allclose(single[:, 0], y[:, row], rtol=1e-13, atol=1e-14)
-    np.testing.assert_array_equal(alone["k_cache"], together["k_cache"])
+@pytest.mark.parametrize("selector", SELECTORS)
+def test_a_later_row_cannot_reach_an_earlier_one_even_as_nan(selector: Selector) -> None:
+    op = make_op(selector=selector)
+    step = filled_step(op, [700], rows=4, seed=31)
+    clean = step.run().y
+    k, v, q = step.k.copy(), step.v.copy(), step.q.copy()
+    k[0, 2:], v[0, 2:], q[0, 2:] = np.nan, np.nan, np.nan
+    np.testing.assert_array_equal(replace(step, k=k, v=v, q=q).run().y[0, :2], clean[0, :2])
 
 
-def test_nothing_beyond_the_length_is_read() -> None:
-    op = _op()
-    inputs = _inputs(op, [5, 0], [2, 3])
+@pytest.mark.parametrize("selector", SELECTORS)
+@pytest.mark.parametrize("kv_dtype", ["fp32", "int8"])
+def test_padded_rows_give_zeros_and_write_nothing(selector: Selector, kv_dtype: str) -> None:
+    op = make_op(selector=selector, kv_dtype=kv_dtype)
+    step = filled_step(op, [600, 300, 600], rows=5, seed=32, row_count=[2, 0, 5])
+    for array in (step.q, step.k, step.v):
+        array[0, 2:], array[1] = np.nan, np.nan
+    result = step.run()
+    assert not result.y[0, 2:].any() and not result.y[1].any()
+    assert np.isfinite(result.y).all()
+    for name, before in step.states.items():
+        np.testing.assert_array_equal(result.states[name][1], before[1])
+        if name != "summary":
+            np.testing.assert_array_equal(result.states[name][0, :, 600:], before[0, :, 600:])
+    assert list(result.states) == list(step.states)
+
+
+@pytest.mark.parametrize("selector", SELECTORS)
+@pytest.mark.parametrize("kv_dtype", ["fp32", "int8"])
+def test_rows_together_are_bit_for_bit_what_they_are_alone(
+    selector: Selector, kv_dtype: str
+) -> None:
+    op = make_op(selector=selector, kv_dtype=kv_dtype, budget_tokens=384)
+    step = filled_step(op, [650, 515, 80], rows=8, seed=33)
+    together = step.run()
+    states = {name: array.copy() for name, array in step.states.items()}
+    for row in range(8):
+        one = slice(row, row + 1)
+        alone = cached_attention(
+            op,
+            step.q[:, one],
+            step.k[:, one],
+            step.v[:, one],
+            **states,
+            past_len=step.past_len + row,
+            row_count=np.ones(3, dtype=np.int64),
+            attend_all=step.attend_all,
+        )
+        np.testing.assert_array_equal(alone.y[:, 0], together.y[:, row])
+
+
+@pytest.mark.parametrize("selector", SELECTORS)
+def test_chunks_of_a_prompt_leave_the_states_of_one_prefill(selector: Selector) -> None:
+    op = make_op(selector=selector)
+    step = filled_step(op, [301], rows=301, seed=34)
+    states = empty_states(op, batch=1, capacity=320)
+    whole = replace(step, states=states, attend_all=np.ones(1, dtype=np.int64)).run()
+    begin = 0
+    for size in (1, 62, 1, 1, 127, 109):
+        part = slice(begin, begin + size)
+        piece = cached_attention(
+            op,
+            step.q[:, part],
+            step.k[:, part],
+            step.v[:, part],
+            **states,
+            past_len=np.array([begin]),
+            row_count=np.array([size]),
+            attend_all=np.ones(1, dtype=np.int64),
+        )
+        np.testing.assert_array_equal(piece.y, whole.y[:, part])
+        begin += size
+    assert begin == 301
     for name in ("k_cache", "v_cache"):
-        for slot, past in enumerate((5, 0)):
-            inputs[name][slot, :, past:] = np.nan
-    y, _, _ = _call(op, inputs)
-    assert np.isfinite(y).all()
+        np.testing.assert_array_equal(states[name], whole.states[name])
+    if op.summary_vectors:  # the last blocks are not complete
+        np.testing.assert_array_equal(
+            states["summary"][:, :, :3], whole.states["summary"][:, :, :3]
+        )
 
 
-def test_padded_rows_are_zero_whatever_they_hold() -> None:
-    op = _op()
-    inputs = _inputs(op, [5, 8], [1, 0])
-    for name in ("q", "k", "v"):
-        inputs[name][0, 1:] = np.nan
-        inputs[name][1] = np.nan
-    y, _, _ = _call(op, inputs)
-    assert not y[0, 1:].any() and not y[1].any() and np.isfinite(y).all()
+def test_states_that_the_op_does_not_have_are_refused() -> None:
+    step = filled_step(make_op(selector="mean_std"), [100], rows=1, seed=35)
+    states = dict(step.states)
+    del states["summary"]
+    with pytest.raises(ValueError, match="the op has k_cache, v_cache, summary"):
+        replace(step, states=states).run()
+    with pytest.raises(ValueError, match="the op has k_cache, v_cache$"):
+        cached_attention(
+            make_op(selector="all"),
+            step.q,
+            step.k,
+            step.v,
+            **step.states,
+            past_len=step.past_len,
+            row_count=step.row_count,
+            attend_all=step.attend_all,
+        )
 
 
-def test_window_of_three_sees_three_tokens() -> None:
-    seen = visible(past_len=4, num_rows=2, num_slots=6, sliding_window=3)
-    assert seen.astype(int).tolist() == [[0, 0, 1, 1, 1, 0], [0, 0, 0, 1, 1, 1]]
+def test_summaries_wider_than_single_precision_are_refused() -> None:
+    step = filled_step(make_op(selector="mean_std"), [100], rows=1, seed=36)
+    states = {**step.states, "summary": step.states["summary"].astype(np.float64)}
+    with pytest.raises(ValueError, match="summary is float64"):
+        replace(step, states=states).run()
 
 
-def test_scratch_slot_is_no_place_for_a_real_row() -> None:
-    op = _op()
-    with pytest.raises(ValueError, match="passes the last usable cache slot of 64"):
-        _call(op, _inputs(op, [SLOTS - 2], [2]))
-
-
-def test_wrong_shapes_are_named() -> None:
-    op = _op()
-    inputs = _inputs(op, [5], [1])
-    inputs["v"] = inputs["v"][..., :-1]
-    with pytest.raises(ValueError, match=r"v has shape \(1, 2, 7\), expected \(1, 2, 8\)"):
-        _call(op, inputs)
-
-
-@pytest.mark.parametrize("selector", ["mean_std", "min_max", "infllm_v2"])
-def test_selectors_of_later_versions_are_refused_by_name(selector: str) -> None:
-    with pytest.raises(ConfigError, match=f"'{selector}' is not implemented in this version"):
-        _op(selector=selector)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"num_heads": 5},
-        {"head_dim": 0},
-        {"scale": float("nan")},
-        {"block": 32},
-        {"local_blocks": 1},
-        {"sinks": -1},
-        {"sliding_window": -1},
-        {"kv_dtype": "bf16"},
-        {"selector": "quest"},
-    ],
-    ids=lambda c: next(iter(c)),
-)
-def test_attributes_out_of_range_are_refused(changes: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=next(iter(changes))):
-        _op(**changes)
-
-
-def test_inputs_follow_the_contract_order() -> None:
-    assert _op().inputs == (*INPUTS[:5], *INPUTS[8:])
-    assert _op(kv_dtype="int8").inputs == (*INPUTS[:7], *INPUTS[8:])
-    assert _op().outputs == ("y", "k_cache_out", "v_cache_out")
+def test_a_step_that_passes_the_scratch_slot_is_refused() -> None:
+    step = filled_step(make_op(selector="all"), [126], rows=1, seed=37)
+    with pytest.raises(ValueError, match="last usable cache slot of 128"):
+        replace(step, past_len=np.array([127])).run()

@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from selfdraft.trt_plugins.cached_attention.contract import CachedAttention
+from selfdraft.trt_plugins.cached_attention import summaries
+from selfdraft.trt_plugins.cached_attention.contract import STATES, CachedAttention
+from selfdraft.trt_plugins.cached_attention.int8_kv import dequantise, quantise
+from selfdraft.trt_plugins.cached_attention.selection import count_blocks_read, slot_blocks, visible
 
 IntArray = NDArray[np.int64]
+Float64 = NDArray[np.float64]
 FloatArray = NDArray[np.floating[Any]]
+CacheArray = NDArray[Any]
+"""``[B, Hkv, S, d]``: floating, or int8 codes."""
 
 
-def visible(
-    *, past_len: int, num_rows: int, num_slots: int, sliding_window: int = 0
-) -> NDArray[np.bool_]:
-    """Which rows of one slot see which cache slots: ``[num_rows, num_slots]`` bool.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attended:
+    """Result of one step: ``y [B, n, Hq d]`` fp64, and the states that were updated in place."""
 
-    Row i stands at position ``past_len + i`` and sees every cache slot up to its own, or only the
-    last ``sliding_window`` of those. This is the one place that decides it: a tree of drafts
-    would pass the parent of each row here.
-    """
-    position = past_len + np.arange(num_rows)[:, None]  # [n, 1]
-    slot = np.arange(num_slots)[None, :]  # [1, T]
-    seen = slot <= position
-    return seen & (slot > position - sliding_window) if sliding_window else seen
+    y: Float64
+    states: dict[str, NDArray[Any]]
+    """Every state the op has, by its input name, in the order of the outputs."""
+    blocks_read: int | None
+    """Blocks that the step read for each slot and kv head, the largest; None for ``all``."""
 
 
 def cached_attention(
@@ -34,100 +37,188 @@ def cached_attention(
     k: FloatArray,
     v: FloatArray,
     *,
-    k_cache: FloatArray,
-    v_cache: FloatArray,
+    k_cache: CacheArray,
+    v_cache: CacheArray,
+    k_scale: NDArray[np.float16] | None = None,
+    v_scale: NDArray[np.float16] | None = None,
+    summary: NDArray[np.float32] | None = None,
     past_len: IntArray,
     row_count: IntArray,
     attend_all: IntArray,
-) -> tuple[NDArray[np.float64], FloatArray, FloatArray]:
-    """Append k, v and attend: ``(y [B, n, Hq d], k_cache, v_cache)``.
+) -> Attended:
+    """Append k, v at ``past_len``, recompute the summaries touched, and attend.
 
-    ``q [B, n, Hq d]``, ``k, v [B, n, Hkv d]``, caches ``[B, Hkv, S, d]`` are updated in place and
-    returned; ``past_len, row_count, attend_all [B]``. Rows beyond ``row_count`` write nothing and
-    give zeros. The last cache slot is scratch, so ``past_len + row_count <= S - 1``. With selector
-    ``all`` both values of ``attend_all`` mean the same. Raises ``ValueError`` for other shapes,
-    lengths or a KV dtype that needs scales.
+    ``q [B, n, Hq d]``, ``k, v [B, n, Hkv d]``; caches ``[B, Hkv, S, d]`` (int8 with scales
+    ``[B, Hkv, S]`` fp16) and ``summary [B, Hkv, S / 64, vectors, d]`` fp32 are updated in place;
+    ``past_len, row_count, attend_all [B]``. Rows beyond ``row_count`` write nothing and give
+    zeros. The last cache slot is scratch, so ``past_len + row_count <= S - 1``. Raises
+    ``ValueError`` for other shapes, types or lengths, and for states the op does not have.
     """
-    _check(op, q, k, v, k_cache, v_cache, past_len, row_count, attend_all)
-    batch, num_rows, _ = q.shape
-    y = np.zeros((batch, num_rows, op.num_heads * op.head_dim))
-    for slot in range(batch):
+    found = (k_cache, v_cache, k_scale, v_scale, summary)
+    states = {name: array for name, array in zip(STATES, found, strict=True) if array is not None}
+    _check_states(op, states)
+    _check_rows(op, {"q": q, "k": k, "v": v}, k_cache.shape)
+    _check_lengths(q.shape[:2], k_cache.shape[2], past_len, row_count, attend_all)
+    y = np.zeros(q.shape)
+    for slot in range(q.shape[0]):
         rows, past = int(row_count[slot]), int(past_len[slot])
         if rows == 0:
             continue
-        end = past + rows
-        shape = (rows, op.num_kv_heads, op.head_dim)
-        k_cache[slot, :, past:end] = k[slot, :rows].reshape(shape).swapaxes(0, 1)  # [Hkv, rows, d]
-        v_cache[slot, :, past:end] = v[slot, :rows].reshape(shape).swapaxes(0, 1)
-        seen = visible(
-            past_len=past, num_rows=rows, num_slots=end, sliding_window=op.sliding_window
+        own = {name: array[slot] for name, array in states.items()}
+        _append(op, own, "k", k[slot, :rows], past)
+        _append(op, own, "v", v[slot, :rows], past)
+        keys, values = (_read(own, name, past + rows) for name in ("k", "v"))
+        blocks = summaries.stale_blocks(op, past_len=past, rows=rows)
+        if op.summary_vectors:
+            summaries.refresh(op, own["summary"], keys, blocks=blocks, length=past + rows)
+        seen = slot_blocks(
+            op,
+            q[slot, :rows],
+            own.get("summary"),
+            past_len=past,
+            attend_all=bool(attend_all[slot]),
         )
-        y[slot, :rows] = _attend(
-            op, q[slot, :rows], k_cache[slot, :, :end], v_cache[slot, :, :end], seen
-        )
-    return y, k_cache, v_cache
+        # Infinite and NaN keys that a row does see give NaN in its output, no warning.
+        with np.errstate(invalid="ignore", over="ignore"):
+            y[slot, :rows] = _attend(op, q[slot, :rows], keys, values, seen, past_len=past)
+    return Attended(
+        y=y,
+        states=states,
+        blocks_read=None
+        if op.selector == "all"
+        else count_blocks_read(
+            op,
+            q,
+            states.get("summary"),
+            past_len=past_len,
+            row_count=row_count,
+            attend_all=attend_all,
+        ),
+    )
+
+
+def _append(
+    op: CachedAttention, states: dict[str, NDArray[Any]], name: str, x: FloatArray, past: int
+) -> None:
+    """Write ``x [rows, Hkv d]`` of one slot into its cache ``[Hkv, S, d]`` at ``past``."""
+    rows = x.shape[0]
+    heads = x.reshape(rows, op.num_kv_heads, op.head_dim).swapaxes(0, 1)  # [Hkv, rows, d]
+    if op.kv_dtype == "int8":
+        codes, scale = quantise(heads)
+        states[f"{name}_cache"][:, past : past + rows] = codes
+        states[f"{name}_scale"][:, past : past + rows] = scale
+    else:
+        states[f"{name}_cache"][:, past : past + rows] = heads
+
+
+def _read(states: dict[str, NDArray[Any]], name: str, length: int) -> Float64:
+    """The first ``length`` keys or values of one slot: ``[Hkv, length, d]``."""
+    cache = states[f"{name}_cache"][:, :length]
+    if f"{name}_scale" in states:
+        return dequantise(cache, states[f"{name}_scale"][:, :length])
+    return cache.astype(np.float64, copy=False)
 
 
 def _attend(
     op: CachedAttention,
     q: FloatArray,
-    keys: FloatArray,
-    values: FloatArray,
-    seen: NDArray[np.bool_],
-) -> NDArray[np.float64]:
-    """Softmax attention of one slot: q ``[rows, Hq d]``, keys and values ``[Hkv, T, d]``."""
+    keys: Float64,
+    values: Float64,
+    blocks: NDArray[np.bool_],
+    *,
+    past_len: int,
+) -> Float64:
+    """Output ``[rows, Hq d]`` of one slot: q ``[rows, Hq d]``, keys and values ``[Hkv, T, d]``.
+
+    ``blocks [Hkv, rows, blocks]``. Row by row, and reading only what the row sees: rows together
+    are bit for bit what they are alone, and what a row does not see cannot reach it, not even
+    as NaN.
+    """
     rows = q.shape[0]
     grouped = q.astype(np.float64).reshape(rows, op.num_kv_heads, op.group, op.head_dim)
-    grouped = grouped.transpose(1, 2, 0, 3)  # [Hkv, G, rows, d]
-    grouped = grouped.reshape(op.num_kv_heads, op.group * rows, op.head_dim)
-    keys, values = keys.astype(np.float64, copy=False), values.astype(np.float64, copy=False)
-    scores = grouped @ keys.swapaxes(1, 2) * op.scale  # [Hkv, G rows, T]
-    scores = scores.reshape(op.num_kv_heads, op.group, rows, -1)
-    scores[:, :, ~seen] = -np.inf
+    y = np.empty_like(grouped)
+    for row in range(rows):
+        position = past_len + row
+        seen = visible(op, blocks[:, row], position=position)  # [Hkv, T]
+        if seen.all():
+            context = slice(position + 1)
+            y[row] = _softmax_mix(op, grouped[row], keys[:, context], values[:, context])
+            continue
+        for head in range(op.num_kv_heads):
+            tokens = np.flatnonzero(seen[head])
+            y[row, head] = _softmax_mix(
+                op, grouped[row, head], keys[head, tokens], values[head, tokens]
+            )
+    return y.reshape(rows, -1)
+
+
+def _softmax_mix(op: CachedAttention, q: Float64, keys: Float64, values: Float64) -> Float64:
+    """Softmax attention: q ``[..., G, d]`` over keys and values ``[..., T, d]``."""
+    scores = q @ keys.swapaxes(-1, -2) * op.scale  # [..., G, T]
     scores -= scores.max(axis=-1, keepdims=True)
     weights = np.exp(scores, out=scores)
     weights /= weights.sum(axis=-1, keepdims=True)
-    out = weights.reshape(op.num_kv_heads, op.group * rows, -1) @ values  # [Hkv, G rows, d]
-    out = out.reshape(op.num_heads, rows, op.head_dim)
-    return np.asarray(out.swapaxes(0, 1).reshape(rows, -1))  # [rows, Hq d]
+    return np.asarray(weights @ values)
 
 
-def _check(
-    op: CachedAttention,
-    q: FloatArray,
-    k: FloatArray,
-    v: FloatArray,
-    k_cache: FloatArray,
-    v_cache: FloatArray,
+def _check_states(op: CachedAttention, states: dict[str, NDArray[Any]]) -> None:
+    wanted = [name for name in STATES if name in op.inputs]
+    if list(states) != wanted:
+        raise ValueError(f"states given are {', '.join(states)}; the op has {', '.join(wanted)}")
+    cache = states["k_cache"].shape
+    if len(cache) != 4 or cache[1] != op.num_kv_heads or cache[3] != op.head_dim:
+        raise ValueError(
+            f"k_cache has shape {cache}, expected [B, {op.num_kv_heads}, S, {op.head_dim}]"
+        )
+    batch, kv_heads, slots, dim = cache
+    shapes = {
+        "k_cache": cache,
+        "v_cache": cache,
+        "k_scale": cache[:3],
+        "v_scale": cache[:3],
+        "summary": (batch, kv_heads, slots // op.block, op.summary_vectors, dim),
+    }
+    kinds = {"fp32": ("float32", "float64"), "fp16": ("float16",), "int8": ("int8",)}
+    for name, array in states.items():
+        dtypes = kinds[op.kv_dtype] if name.endswith("cache") else ("float16",)
+        dtypes = ("float32",) if name == "summary" else dtypes
+        if array.shape != shapes[name] or array.dtype.name not in dtypes:
+            raise ValueError(
+                f"{name} is {array.dtype} {array.shape}, "
+                f"expected {' or '.join(dtypes)} {shapes[name]}"
+            )
+    if op.summary_vectors and slots % op.block:
+        raise ValueError(f"capacity {slots} is no multiple of the block, {op.block} tokens")
+
+
+def _check_rows(op: CachedAttention, rows: dict[str, FloatArray], cache: tuple[int, ...]) -> None:
+    num_rows = rows["q"].shape[1] if rows["q"].ndim == 3 else -1
+    for name, array in rows.items():
+        heads = op.num_heads if name == "q" else op.num_kv_heads
+        expected = (cache[0], num_rows, heads * op.head_dim)
+        if array.shape != expected:
+            raise ValueError(f"{name} has shape {array.shape}, expected {expected}")
+
+
+def _check_lengths(
+    shape: tuple[int, ...],
+    capacity: int,
     past_len: IntArray,
     row_count: IntArray,
     attend_all: IntArray,
 ) -> None:
-    if op.kv_dtype == "int8":
-        raise ValueError("int8 caches need k_scale and v_scale, which this oracle does not take")
-    batch, num_rows = q.shape[:2]
-    kv = (batch, num_rows, op.num_kv_heads * op.head_dim)
-    cache = (batch, op.num_kv_heads, k_cache.shape[2] if k_cache.ndim == 4 else -1, op.head_dim)
-    expected = (
-        ("q", q, (batch, num_rows, op.num_heads * op.head_dim)),
-        ("k", k, kv),
-        ("v", v, kv),
-        ("k_cache", k_cache, cache),
-        ("v_cache", v_cache, cache),
-        ("past_len", past_len, (batch,)),
-        ("row_count", row_count, (batch,)),
-        ("attend_all", attend_all, (batch,)),
-    )
-    for name, array, shape in expected:
-        if array.shape != shape:
-            raise ValueError(f"{name} has shape {array.shape}, expected {shape}")
+    batch, num_rows = shape
+    named = {"past_len": past_len, "row_count": row_count, "attend_all": attend_all}
+    for name, array in named.items():
+        if array.shape != (batch,):
+            raise ValueError(f"{name} has shape {array.shape}, expected {(batch,)}")
     if (past_len < 0).any() or (row_count < 0).any() or (row_count > num_rows).any():
         raise ValueError(
             f"past_len {past_len.tolist()} or row_count {row_count.tolist()} "
             f"does not fit {num_rows} rows"
         )
-    if (past_len + row_count > cache[2] - 1).any():
+    if (past_len + row_count > capacity - 1).any():
         raise ValueError(
             f"past_len {past_len.tolist()} + row_count {row_count.tolist()} "
-            f"passes the last usable cache slot of {cache[2]}"
+            f"passes the last usable cache slot of {capacity}"
         )
