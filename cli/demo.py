@@ -24,7 +24,9 @@ def command(
     prompt: Annotated[
         str | None,
         typer.Argument(
-            metavar="[PROMPT]", help="What to ask.", show_default="an example of the model"
+            metavar="[PROMPT]",
+            help="What to ask; - reads it from stdin.",
+            show_default="an example of the model",
         ),
     ] = None,
     checkpoint: Annotated[
@@ -70,9 +72,10 @@ def command(
 
 def _run(session: Session, prompt: str | None, *, as_json: bool) -> None:
     from selfdraft.cli.measure import MeasureOptions, compare
+    from selfdraft.cli.prompts import read_prompt
     from selfdraft.cli.reply import reply_record, stream_reply, summary_line
 
-    text = prompt or _example(session)
+    text = read_prompt(prompt) if prompt else _example(session)
     request = _request(session, text)
     loop = session.loop()
     writer = TextWriter()
