@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from selfdraft.cli.console import print_json_line, say, stage_progress, table
 from selfdraft.cli.options import BackendOption, BundleArg, ChunkOption, ThreadsOption
 from selfdraft.errors import ConfigError, ResourceError
 
@@ -121,7 +122,6 @@ def _bench(
     as_json: bool,
 ) -> None:
     from selfdraft.cli.bench_record import HEADER, bench_record, bench_row
-    from selfdraft.cli.console import print_json_line, stage_progress, table
     from selfdraft.cli.measure import compare
     from selfdraft.runtime.request import Request
     from selfdraft.runtime.sampling import SamplingParams
@@ -155,8 +155,8 @@ def _bench(
             rows.append(bench_row(record))
     if not as_json:
         threads = f", {head['threads']} threads" if head["threads"] else ""
-        typer.echo(f"{head['cpu']}{threads}, {head['backend']}")
-        typer.echo(table(rows, header=HEADER))
+        say(f"{head['cpu']}{threads}, {head['backend']}")
+        say(table(rows, header=HEADER))
 
 
 def _head(session: Session) -> dict[str, Any]:

@@ -19,6 +19,11 @@ OnStage = Callable[[str, int, int], None]
 """Called with a stage, and how much of it is done, of how much."""
 
 
+def say(text: str) -> None:
+    """A line of the result on stdout."""
+    typer.echo(terminal_safe(text))
+
+
 def note(text: str) -> None:
     """A line on stderr."""
     typer.echo(terminal_safe(text), err=True)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from selfdraft.cli.console import TextWriter, note, print_json, say, stage_progress, table
 from selfdraft.cli.options import DraftsOption, JsonOption, ThreadsOption
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ def command(
         typer.Option(
             "--checkpoint",
             envvar="SELFDRAFT_DEMO_CHECKPOINT",
+            metavar="FOLDER",
             help="Checkpoint to use.",
             show_default="demo/checkpoint of the sources",
         ),
@@ -40,6 +42,7 @@ def command(
         typer.Option(
             "--home",
             envvar="SELFDRAFT_HOME",
+            metavar="FOLDER",
             help="Folder that keeps the bundle.",
             show_default="~/.cache/selfdraft",
         ),
@@ -66,7 +69,6 @@ def command(
 
 
 def _run(session: Session, prompt: str | None, *, as_json: bool) -> None:
-    from selfdraft.cli.console import TextWriter, note, print_json, stage_progress
     from selfdraft.cli.measure import MeasureOptions, compare
     from selfdraft.cli.reply import reply_record, stream_reply, summary_line
 
@@ -97,7 +99,7 @@ def _run(session: Session, prompt: str | None, *, as_json: bool) -> None:
         print_json({"schema": SCHEMA, "reply": record, "measured": _measured(measured)})
         return
     _print_measured(measured, num_prompts=len(requests))
-    typer.echo(
+    say(
         f"\nnext:\n  selfdraft chat {session.bundle.path}\n"
         f"  selfdraft inspect {session.bundle.path}\n"
         f"  selfdraft bench {session.bundle.path} --drafts 1,2,3"
@@ -132,7 +134,6 @@ def _measured(series: list[Series]) -> list[dict[str, Any]]:
 
 
 def _print_measured(measured: list[Series], *, num_prompts: int) -> None:
-    from selfdraft.cli.console import table
     from selfdraft.cli.measure import spread
     from selfdraft.cli.reply import ordinal
 
@@ -157,5 +158,5 @@ def _print_measured(measured: list[Series], *, num_prompts: int) -> None:
         )
     header = ("", "tokens/s", "× plain", "tokens/step", "accepted")
     prompts = "one prompt" if num_prompts == 1 else f"{num_prompts} prompts"
-    typer.echo(f"\nmeasured now on {prompts}, in turns:")
-    typer.echo(table(rows, header=header))
+    say(f"\nmeasured now on {prompts}, in turns:")
+    say(table(rows, header=header))

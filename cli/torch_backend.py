@@ -53,6 +53,7 @@ class TorchBackend:
             logits=out["logits"],
             top_values=out["top_values"],
             top_ids=out["top_ids"],
+            blocks_read=out.get("blocks_read"),
         )
 
     def run_mtp(

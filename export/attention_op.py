@@ -20,6 +20,8 @@ from selfdraft.trt_plugins.cached_attention.contract import (
     CachedAttention,
 )
 
+Attended = tuple[Tensor, list[Tensor], Tensor | None]
+
 
 class StepTensors:
     """``past_len``, ``row_count``, ``attend_all`` ``[B]`` of one step."""
@@ -35,8 +37,8 @@ def cached_attention(
     v: Tensor,
     states: Sequence[Tensor],
     step: StepTensors,
-) -> tuple[Tensor, list[Tensor]]:
-    """``y [B, n, Hq d]`` and the updated states, in the order of ``op.states``.
+) -> Attended:
+    """``y [B, n, Hq d]``, the updated states in the order of ``op.states``, and ``blocks_read [1]``.
 
     q ``[B, n, Hq d]``, k and v ``[B, n, Hkv d]``. States are replaced, not changed.
     """
@@ -44,7 +46,7 @@ def cached_attention(
         return _node(op, q, k, v, states, step)
     if op.selector == "all" and op.kv_dtype == "fp32" and not op.sliding_window:
         y, k_cache, v_cache = _dense(op, q, k, v, states[0], states[1], step)
-        return y, [k_cache, v_cache]
+        return y, [k_cache, v_cache], None
     return _oracle(op, q, k, v, states, step)
 
 
@@ -55,16 +57,18 @@ def _node(
     v: Tensor,
     states: Sequence[Tensor],
     step: StepTensors,
-) -> tuple[Tensor, list[Tensor]]:
+) -> Attended:
+    counts = op.selector != "all"
     outputs = torch.onnx.ops.symbolic_multi_out(
         f"{OP_DOMAIN}::{OP_NAME}",
         (q, k, v, *states, step.past_len, step.row_count, step.attend_all),
         {**op.onnx_attributes()},
-        dtypes=[q.dtype, *(state.dtype for state in states)],
-        shapes=[q.shape, *(state.shape for state in states)],
+        dtypes=[q.dtype, *(state.dtype for state in states), *[torch.int64] * counts],
+        shapes=[q.shape, *(state.shape for state in states), *[[1]] * counts],
         version=OP_VERSION,
     )
-    return outputs[0], list(outputs[1:])
+    kept = 1 + len(states)
+    return outputs[0], list(outputs[1:kept]), outputs[kept] if counts else None
 
 
 def _dense(
@@ -103,7 +107,7 @@ def _oracle(
     v: Tensor,
     states: Sequence[Tensor],
     step: StepTensors,
-) -> tuple[Tensor, list[Tensor]]:
+) -> Attended:
     from selfdraft.trt_plugins.cached_attention import oracle
 
     arrays: dict[str, Any] = {
@@ -120,4 +124,5 @@ def _oracle(
         attend_all=step.attend_all.numpy(),
     )
     y = torch.from_numpy(np.asarray(result.y, dtype=np.float32))
-    return y, [torch.from_numpy(arrays[name]) for name in op.states]
+    read = None if result.blocks_read is None else torch.tensor([result.blocks_read])
+    return y, [torch.from_numpy(arrays[name]) for name in op.states], read

@@ -34,7 +34,7 @@ from selfdraft.manifest import (
     StateSpec,
     TensorSpec,
 )
-from selfdraft.trt_plugins.cached_attention.contract import CachedAttention, KvDtype
+from selfdraft.trt_plugins.cached_attention.contract import BLOCKS_READ, CachedAttention, KvDtype
 from selfdraft.trt_plugins.cached_attention.from_manifest import layer_ops, mtp_op
 
 log = logging.getLogger(__name__)
@@ -135,10 +135,12 @@ def graph_spec(
             TensorSpec(name="hidden_out", dtype="float32", shape=("batch", "logit_rows", hidden)),
             TensorSpec(name="draft_ids", dtype="int64", shape=("batch", "logit_rows")),
         ]
+    sparse = sum(op.selector != "all" for op in ops)
+    counters = [TensorSpec(name=BLOCKS_READ, dtype="int64", shape=(sparse,))] if sparse else []
     return GraphSpec(
         file=f"{name}.onnx",
         inputs=tuple(inputs),
-        outputs=tuple(head + tops),
+        outputs=tuple(head + tops + counters),
         taps=(head[0].name,),
         states=tuple(_states(name, ops)),
     )

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from selfdraft.export.attention_op import StepTensors, cached_attention
+from selfdraft.export.attention_op import Attended, StepTensors, cached_attention
 from selfdraft.manifest import ModelSpec
 from selfdraft.trt_plugins.cached_attention.contract import CachedAttention
 
@@ -90,17 +90,17 @@ class DecoderLayer(nn.Module):
 
     def forward(
         self, x: Tensor, angles: tuple[Tensor, Tensor], step: StepTensors, state: list[Tensor]
-    ) -> tuple[Tensor, list[Tensor]]:
+    ) -> Attended:
         normed = rms_norm(x, self.input_norm, self.spec.rms_norm_eps)
-        attended, state = self._attend(normed, angles, step, state)
+        attended, state, read = self._attend(normed, angles, step, state)
         x = x + self.o(attended)
         normed = rms_norm(x, self.post_norm, self.spec.rms_norm_eps)
         gate, up = self.gate_up(normed).chunk(2, dim=-1)
-        return x + self.down(gate * torch.sigmoid(gate) * up), state
+        return x + self.down(gate * torch.sigmoid(gate) * up), state, read
 
     def _attend(
         self, x: Tensor, angles: tuple[Tensor, Tensor], step: StepTensors, state: list[Tensor]
-    ) -> tuple[Tensor, list[Tensor]]:
+    ) -> Attended:
         spec = self.spec
         batch, rows = x.shape[0], x.shape[1]
         q_size, kv_size = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
@@ -118,6 +118,11 @@ class DecoderLayer(nn.Module):
         qk = rotary(qk, *angles).reshape(batch, rows, q_size + kv_size)
         q, k = torch.split(qk, [q_size, kv_size], dim=-1)
         return cached_attention(self.op, q, k, v, state, step)
+
+
+def _counted(counters: list[Tensor]) -> list[Tensor]:
+    """``blocks_read [sparse layers]`` as one output, or none."""
+    return [torch.cat(counters)] if counters else []
 
 
 def _pick_rows(x: Tensor, row_index: Tensor) -> Tensor:
@@ -151,10 +156,12 @@ class Backbone(nn.Module):
         angles = self.rotary(past_len, input_ids.shape[1])
         step = StepTensors(past_len, row_count, attend_all)
         updated: list[Tensor] = []
+        counters: list[Tensor] = []
         for layer, op in zip(self.layers, self.ops, strict=True):
             first = len(updated)
-            x, state = layer(x, angles, step, states[first : first + len(op.states)])
+            x, state, read = layer(x, angles, step, states[first : first + len(op.states)])
             updated += state
+            counters += [] if read is None else [read]
         # [B, n, H] for the tap, but the norm of the logit rows alone where the tap is before it.
         if self.spec.mtp is not None and self.spec.mtp.tap == "post_norm":
             x = rms_norm(x, self.norm, self.spec.rms_norm_eps)
@@ -163,7 +170,7 @@ class Backbone(nn.Module):
             rows = rms_norm(_pick_rows(x, row_index), self.norm, self.spec.rms_norm_eps)
         logits = _head(rows, self.lm_head, embedding)
         top = torch.topk(logits, self.candidates)
-        return x, logits, top.values, top.indices, *updated
+        return x, logits, top.values, top.indices, *_counted(counters), *updated
 
 
 class MtpHead(nn.Module):
@@ -210,14 +217,15 @@ class MtpHead(nn.Module):
         joined = self._join(input_ids, embedding, past_len, hidden)
         angles = self.rotary(past_len, input_ids.shape[1])
         step = StepTensors(past_len, row_count, attend_all)
-        z, updated = self.layer(self.proj(joined), angles, step, states)
+        z, updated, read = self.layer(self.proj(joined), angles, step, states)
         z = _pick_rows(z, row_index)
         o = rms_norm(z, self.final_norm, eps)
         logits = _head(o, self.draft_head or self.lm_head, embedding)
         top = torch.topk(logits, self.candidates)
         ids = top.indices if self.draft_head is None else self.draft_ids[top.indices]
         recycled = o if self.wiring.recycle == "post_norm" else z
-        return recycled, ids[..., 0], top.values, ids, *updated
+        counters = [] if read is None else [read]
+        return recycled, ids[..., 0], top.values, ids, *_counted(counters), *updated
 
     def _join(
         self, input_ids: Tensor, embedding: Tensor, past_len: Tensor, hidden: Tensor

@@ -70,6 +70,8 @@ class DecoderLayer:
             if name.startswith(f"{prefix}.")
         }
         self.op = op
+        self.blocks_read: int | None = None
+        """Of the last step: docs/attention.md."""
 
     def __call__(self, x: Array, states: LayerStates, step: Step, rotary: Rotation) -> Array:
         """``x [B, n, H]`` after the layer; updates ``states``."""
@@ -89,7 +91,7 @@ class DecoderLayer:
             q = rms_norm(q, weights["q_norm"], model.rms_norm_eps)
             k = rms_norm(k, weights["k_norm"], model.rms_norm_eps)
         q, k = rotary.apply(q), rotary.apply(k)
-        y = cached_attention(
+        attended = cached_attention(
             self.op,
             q.reshape(batch, rows, -1),
             k.reshape(batch, rows, -1),
@@ -98,8 +100,9 @@ class DecoderLayer:
             past_len=step.past_len,
             row_count=step.row_count,
             attend_all=step.attend_all,
-        ).y
-        return np.asarray(y @ weights["o.weight"])
+        )
+        self.blocks_read = attended.blocks_read
+        return np.asarray(attended.y @ weights["o.weight"])
 
     def _mlp(self, x: Array) -> Array:
         gate, up = np.split(x @ self._weights["gate_up.weight"], 2, axis=-1)

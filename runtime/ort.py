@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 
 INT4_ACCURACY_LEVEL = "4"
 """int8 arithmetic inside int4 matmuls (docs/architecture.md, Exact)."""
+BLOCKS_READ = "blocks_read"
 STEP_FIELDS = ("past_len", "row_count", "attend_all", "row_index")
 BINDINGS_KEPT = 64
 """Bindings cached for each graph; one for every (batch, rows, logit rows, parity) in use."""
@@ -142,6 +143,7 @@ class OrtBackend:
             logits=out["logits"],
             top_values=out["top_values"].array,
             top_ids=out["top_ids"].array,
+            blocks_read=out[BLOCKS_READ].array if BLOCKS_READ in out else None,
         )
 
     def run_mtp(

@@ -130,6 +130,7 @@ class ReferenceBackend:
             logits=logits,
             top_values=top_values,
             top_ids=top_ids,
+            blocks_read=self._blocks_read(),
         )
 
     def run_mtp(
@@ -164,6 +165,10 @@ class ReferenceBackend:
     def to_host(self, tensor: DeviceTensor) -> NDArray[Any]:
         """The array itself: it is on the host already."""
         return np.asarray(tensor)
+
+    def _blocks_read(self) -> IntArray | None:
+        read = [layer.blocks_read for layer in self._layers if layer.blocks_read is not None]
+        return np.array(read) if read else None
 
     def _mtp_input(self, past_len: IntArray, input_ids: IntArray, hidden: Array) -> Array:
         mtp = self._manifest.model.mtp

@@ -11,7 +11,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from selfdraft.trt_plugins.cached_attention.contract import CachedAttention
+from selfdraft.trt_plugins.cached_attention.contract import BLOCKS_READ, CachedAttention
 from selfdraft.trt_plugins.cached_attention.onnx_body import function_text
 
 OPSET = 21
@@ -29,6 +29,7 @@ class OnnxOp:
         options = ort.SessionOptions()
         options.intra_op_num_threads = 1
         options.log_severity_level = 3
+        self.blocks_read: int | None = None
         self._session = ort.InferenceSession(_model(op).SerializeToString(), options)
 
     def __call__(
@@ -42,7 +43,7 @@ class OnnxOp:
         row_count: NDArray[np.int64],
         attend_all: NDArray[np.int64],
     ) -> NDArray[np.float32]:
-        """``y [B, n, Hq d]``; ``states`` are updated in place."""
+        """``y [B, n, Hq d]``; ``states`` are updated in place, ``blocks_read`` is kept."""
         feed = {"q": q, "k": k, "v": v, **states}
         feed |= {"past_len": past_len, "row_count": row_count, "attend_all": attend_all}
         io = self._session.io_binding()
@@ -50,10 +51,14 @@ class OnnxOp:
         for name, value in values.items():
             io.bind_ortvalue_input(name, value)
         io.bind_output("y")
+        if BLOCKS_READ in self.op.outputs:
+            io.bind_output(BLOCKS_READ)
         for name in states:
             io.bind_ortvalue_output(f"{name}_out", values[name])
         self._session.run_with_iobinding(io)
-        y: NDArray[np.float32] = io.get_outputs()[0].numpy()
+        results = [value.numpy() for value in io.get_outputs()]
+        self.blocks_read = int(results[1][0]) if BLOCKS_READ in self.op.outputs else None
+        y: NDArray[np.float32] = results[0]
         return y
 
 
@@ -66,6 +71,8 @@ def _model(op: CachedAttention) -> onnx.ModelProto:
     types |= {"k_cache": STATE_TYPES[op.kv_dtype][0], "v_cache": STATE_TYPES[op.kv_dtype][0]}
     ranks = {"q": 3, "k": 3, "v": 3, "k_cache": 4, "v_cache": 4, "k_scale": 3, "v_scale": 3}
     ranks |= {"summary": 5, "past_len": 1, "row_count": 1, "attend_all": 1, "y": 3}
+    ranks[BLOCKS_READ] = 1
+    types[BLOCKS_READ] = TensorProto.INT64
 
     def info(name: str) -> onnx.ValueInfoProto:
         base = name.removesuffix("_out")

@@ -64,7 +64,9 @@ class _Pair:
             "attend_all": np.full(self.batch, attend_all),
         }
         y = self.body(q, k, v, self.states, **lengths)
-        wanted = cached_attention(self.op, q, k, v, **self.expected, **lengths).y
+        attended = cached_attention(self.op, q, k, v, **self.expected, **lengths)
+        wanted = attended.y
+        assert self.body.blocks_read == attended.blocks_read
         assert np.isfinite(y).all()
         for slot, count in enumerate(counts):
             if count:

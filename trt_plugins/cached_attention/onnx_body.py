@@ -133,11 +133,12 @@ def _attention(op: CachedAttention) -> str:
   dense_total = Where (dense, total, one)
 {_dense_bias(op)}
 {selection.visible_blocks(op)}
-  y = If (dense) <
-    then_branch = every_block () => ({output} dense_y) {{
+  y, blocks_read = If (dense) <
+    then_branch = every_block () => ({output} dense_y, int64[1] dense_read) {{
 {_dense(op, "dense_y")}
+  dense_read = Unsqueeze (used_blocks, zeros)
     }},
-    else_branch = chosen_blocks () => ({output} sparse_y) {{
+    else_branch = chosen_blocks () => ({output} sparse_y, int64[1] union_count) {{
 {selection.choose_blocks(op)}
 {selection.gather_blocks(op)}
 {_attend(op, "sparse_y", "sparse", "sparse_total")}
