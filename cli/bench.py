@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from selfdraft.cli.console import print_json_line, say, stage_progress, table
 from selfdraft.cli.options import BackendOption, BundleArg, ChunkOption, ThreadsOption
 from selfdraft.errors import ConfigError, ResourceError
 
@@ -103,12 +104,12 @@ def command(
             hint="give one value for each draft position: --force-acceptance 0.87,0.7",
         )
     options = MeasureOptions(
-        drafts=chosen, tokens=tokens, repeats=repeats, warmup=warmup, forced_acceptance=forced
+        drafts=chosen, repeats=repeats, warmup=warmup, forced_acceptance=forced
     )
     source = choose_prompt(session, prompt=prompt, file=prompt_file)
     lengths = _numbers("--contexts", contexts, int, 1) or (len(source.ids),)
     _check_room(session, max(lengths), tokens)
-    _bench(session, options, source, lengths, as_json=json_output)
+    _bench(session, options, source, lengths, tokens=tokens, as_json=json_output)
 
 
 def _bench(
@@ -117,19 +118,27 @@ def _bench(
     source: PromptSource,
     lengths: Sequence[int],
     *,
+    tokens: int,
     as_json: bool,
 ) -> None:
     from selfdraft.cli.bench_record import HEADER, bench_record, bench_row
-    from selfdraft.cli.console import print_json_line, stage_progress, table
     from selfdraft.cli.measure import compare
+    from selfdraft.runtime.request import Request
+    from selfdraft.runtime.sampling import SamplingParams
 
     head = _head(session)
     rows = []
     for length in lengths:
         ids, source_name = source.at_length(length)
+        request = Request(
+            prompt_ids=ids,
+            sampling=SamplingParams(temperature=0.0),
+            max_tokens=tokens,
+            ignore_eos=True,
+        )
         with stage_progress(quiet=as_json) as on_stage:
             measured = compare(
-                session, ids, options, context=length + options.tokens, on_stage=on_stage
+                session, [request], options, context=length + tokens, on_stage=on_stage
             )
         for series in measured:
             record = bench_record(
@@ -138,14 +147,16 @@ def _bench(
                 options,
                 head=head,
                 context=length,
+                tokens=tokens,
                 prompt_source=source_name,
             )
             if as_json:
                 print_json_line(record)
             rows.append(bench_row(record))
     if not as_json:
-        typer.echo(f"{head['cpu']}, {head['threads']} threads, {head['backend']}")
-        typer.echo(table(rows, header=HEADER))
+        threads = f", {head['threads']} threads" if head["threads"] else ""
+        say(f"{head['cpu']}{threads}, {head['backend']}")
+        say(table(rows, header=HEADER))
 
 
 def _head(session: Session) -> dict[str, Any]:

@@ -29,6 +29,7 @@ def bench_record(
     *,
     head: dict[str, Any],
     context: int,
+    tokens: int,
     prompt_source: str,
 ) -> dict[str, Any]:
     """Everything measured for one context and one number of drafts; unmeasured is ``None``."""
@@ -40,7 +41,7 @@ def bench_record(
         **head,
         "context": context,
         "drafts": series.drafts,
-        "tokens": options.tokens,
+        "tokens": tokens,
         "prompt_source": prompt_source,
         "warmup": options.warmup,
         "repeats": options.repeats,

@@ -44,6 +44,7 @@ def _carrier(
         typer.Option(
             "--config",
             envvar="SELFDRAFT_CONFIG",
+            metavar="FILE",
             help="TOML file with options: a table for each command, common ones on top.",
             callback=_set_config,
             is_eager=True,

@@ -19,6 +19,11 @@ OnStage = Callable[[str, int, int], None]
 """Called with a stage, and how much of it is done, of how much."""
 
 
+def say(text: str) -> None:
+    """A line of the result on stdout."""
+    typer.echo(terminal_safe(text))
+
+
 def note(text: str) -> None:
     """A line on stderr."""
     typer.echo(terminal_safe(text), err=True)
@@ -70,6 +75,8 @@ class TextWriter:
 
 def table(rows: Sequence[Sequence[object]], *, header: Sequence[str] = ()) -> str:
     """Rows in aligned columns; numbers to the right."""
+    if not rows:
+        return ""
     cells = [[str(cell) for cell in row] for row in ([header] if header else []) + list(rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
     right = [all(isinstance(row[i], (int, float)) for row in rows) for i in range(len(widths))]

@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from selfdraft.cli.console import TextWriter, note, print_json, say, stage_progress, table
 from selfdraft.cli.options import DraftsOption, JsonOption, ThreadsOption
 
 if TYPE_CHECKING:
     from selfdraft.cli.measure import Series
     from selfdraft.cli.session import Session
+    from selfdraft.runtime.request import Request
 
 SCHEMA = "selfdraft.demo/1"
 MAX_TOKENS = 200
-MEASURED_TOKENS = 64
+MEASURED_PROMPTS = 6
 
 
 def command(
@@ -30,6 +32,7 @@ def command(
         typer.Option(
             "--checkpoint",
             envvar="SELFDRAFT_DEMO_CHECKPOINT",
+            metavar="FOLDER",
             help="Checkpoint to use.",
             show_default="demo/checkpoint of the sources",
         ),
@@ -39,6 +42,7 @@ def command(
         typer.Option(
             "--home",
             envvar="SELFDRAFT_HOME",
+            metavar="FOLDER",
             help="Folder that keeps the bundle.",
             show_default="~/.cache/selfdraft",
         ),
@@ -65,15 +69,11 @@ def command(
 
 
 def _run(session: Session, prompt: str | None, *, as_json: bool) -> None:
-    from selfdraft.cli.console import TextWriter, note, print_json, stage_progress
     from selfdraft.cli.measure import MeasureOptions, compare
-    from selfdraft.cli.prompts import ReplyOptions, SamplingOptions, prompt_ids, reply_request
     from selfdraft.cli.reply import reply_record, stream_reply, summary_line
 
     text = prompt or _example(session)
-    options = ReplyOptions(sampling=SamplingOptions(mode="greedy"), max_tokens=MAX_TOKENS)
-    ids = prompt_ids(session, text, options, raw=False)
-    request = reply_request(session, ids, options)
+    request = _request(session, text)
     loop = session.loop()
     writer = TextWriter()
     if not as_json:
@@ -83,21 +83,35 @@ def _run(session: Session, prompt: str | None, *, as_json: bool) -> None:
     writer.finish()
     if not as_json:
         note(summary_line(reply.result))
-    measure = MeasureOptions(drafts=(loop.drafts,) if loop.drafts else (), tokens=MEASURED_TOKENS)
+    examples = session.bundle.manifest.text.examples[:MEASURED_PROMPTS]
+    requests = [_request(session, example) for example in examples or (text,)]
+    longest = max(len(r.prompt_ids) for r in requests) + MAX_TOKENS
     with stage_progress(quiet=as_json) as on_stage:
         measured = compare(
-            session, ids, measure, context=len(ids) + MEASURED_TOKENS, on_stage=on_stage
+            session,
+            requests,
+            MeasureOptions(drafts=(loop.drafts,) if loop.drafts else ()),
+            context=min(longest, loop.context_length),
+            on_stage=on_stage,
         )
     if as_json:
-        record = reply_record(reply, bundle=str(session.bundle.path), prompt_ids=ids)
+        record = reply_record(reply, bundle=str(session.bundle.path), prompt_ids=request.prompt_ids)
         print_json({"schema": SCHEMA, "reply": record, "measured": _measured(measured)})
         return
-    _print_measured(measured)
-    typer.echo(
+    _print_measured(measured, num_prompts=len(requests))
+    say(
         f"\nnext:\n  selfdraft chat {session.bundle.path}\n"
         f"  selfdraft inspect {session.bundle.path}\n"
         f"  selfdraft bench {session.bundle.path} --drafts 1,2,3"
     )
+
+
+def _request(session: Session, prompt: str) -> Request:
+    """Greedy, through the chat template."""
+    from selfdraft.cli.prompts import ReplyOptions, SamplingOptions, prompt_ids, reply_request
+
+    options = ReplyOptions(sampling=SamplingOptions(mode="greedy"), max_tokens=MAX_TOKENS)
+    return reply_request(session, prompt_ids(session, prompt, options, raw=False), options)
 
 
 def _example(session: Session) -> str:
@@ -119,8 +133,7 @@ def _measured(series: list[Series]) -> list[dict[str, Any]]:
     ]
 
 
-def _print_measured(measured: list[Series]) -> None:
-    from selfdraft.cli.console import table
+def _print_measured(measured: list[Series], *, num_prompts: int) -> None:
     from selfdraft.cli.measure import spread
     from selfdraft.cli.reply import ordinal
 
@@ -144,5 +157,6 @@ def _print_measured(measured: list[Series]) -> None:
             )
         )
     header = ("", "tokens/s", "× plain", "tokens/step", "accepted")
-    typer.echo("\nmeasured now, same prompt, in turns:")
-    typer.echo(table(rows, header=header))
+    prompts = "one prompt" if num_prompts == 1 else f"{num_prompts} prompts"
+    say(f"\nmeasured now on {prompts}, in turns:")
+    say(table(rows, header=header))

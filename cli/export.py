@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from selfdraft.cli.console import bytes_text, print_json, say, stage_progress, table
 from selfdraft.cli.options import JsonOption
 
 if TYPE_CHECKING:
@@ -19,11 +20,17 @@ SCHEMA = "selfdraft.export/1"
 def command(
     checkpoint: Annotated[
         Path,
-        typer.Argument(help="Folder with config.json and safetensors files.", show_default=False),
+        typer.Argument(
+            metavar="CHECKPOINT",
+            help="Folder with config.json and safetensors files.",
+            show_default=False,
+        ),
     ],
     output: Annotated[
         Path,
-        typer.Option("--output", "-o", help="Bundle folder to write.", show_default=False),
+        typer.Option(
+            "--output", "-o", metavar="BUNDLE", help="Folder to write.", show_default=False
+        ),
     ],
     target: Annotated[
         str, typer.Option("--target", metavar="cpu", help="Where the bundle will run.")
@@ -99,18 +106,15 @@ def command(
 
 
 def _plan(checkpoint: Path, output: Path, options: ExportOptions, *, as_json: bool) -> None:
-    from selfdraft.cli.console import print_json
     from selfdraft.export.bundle import plan_export
 
     plan = plan_export(checkpoint, options)
     if as_json:
         print_json({"schema": SCHEMA, "dry_run": True, "output": str(output), **_planned(plan)})
         return
-    from selfdraft.cli.console import bytes_text
-
-    typer.echo(f"{checkpoint} can be exported ({plan.model.spec.family}); nothing was written")
-    typer.echo(f"disk space   {bytes_text(plan.num_bytes)} at most")
-    typer.echo(f"context      {plan.limits.context_length} tokens")
+    say(f"{checkpoint} can be exported ({plan.model.spec.family}); nothing was written")
+    say(f"disk space   {bytes_text(plan.num_bytes)} at most")
+    say(f"context      {plan.limits.context_length} tokens")
     _print_notes(plan.notes)
 
 
@@ -125,7 +129,6 @@ def _planned(plan: ExportPlan) -> dict[str, Any]:
 
 
 def _export(checkpoint: Path, output: Path, options: ExportOptions, *, as_json: bool) -> None:
-    from selfdraft.cli.console import print_json, stage_progress
     from selfdraft.export.bundle import export_bundle
 
     with stage_progress(quiet=as_json) as on_stage:
@@ -149,20 +152,18 @@ def _export(checkpoint: Path, output: Path, options: ExportOptions, *, as_json: 
 
 
 def _print_report(report: ExportReport) -> None:
-    from selfdraft.cli.console import bytes_text, table
-
-    typer.echo(f"wrote {report.output} in {report.seconds:.1f} s")
+    say(f"wrote {report.output} in {report.seconds:.1f} s")
     rows = [(part, bytes_text(size)) for part, size in report.bytes_by_part.items()]
     if report.manifest.has_mtp:
         rows.append(("MTP adds", f"{bytes_text(report.mtp_bytes)} ({report.mtp_share:.1%})"))
     rows.append(("peak memory", bytes_text(report.peak_rss_bytes)))
-    typer.echo(table(rows))
+    say(table(rows))
     _print_notes(report.manifest.notes)
     if not report.manifest.has_mtp:
-        typer.echo("note: there is no MTP head, so decoding is plain (speculation is off)")
-    typer.echo(f"next: selfdraft verify {report.output}")
+        say("note: there is no MTP head, so decoding is plain (speculation is off)")
+    say(f"next: selfdraft verify {report.output}")
 
 
 def _print_notes(notes: tuple[str, ...]) -> None:
     for text in notes:
-        typer.echo(f"note: {text}")
+        say(f"note: {text}")

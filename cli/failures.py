@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import typer
 
 from selfdraft.errors import ConfigError, ResourceError, ToolkitError
+from selfdraft.runtime.text_stream import terminal_safe
 
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
@@ -60,8 +61,6 @@ def _report(error: Exception, state: CliState) -> int:
 
 
 def _print_error(problem: str, hint: str) -> None:
-    from selfdraft.runtime.text_stream import terminal_safe
-
     typer.echo(f"error: {terminal_safe(problem)}\nhint: {terminal_safe(hint)}", err=True)
 
 

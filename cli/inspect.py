@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
+from selfdraft.cli.console import bytes_text, print_json, say, table
 from selfdraft.cli.options import BundleArg, ContextOption, JsonOption
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ def command(
     Example:
       selfdraft inspect BUNDLE --context 4096
     """
-    from selfdraft.cli.console import print_json
     from selfdraft.manifest import load_manifest
 
     manifest = load_manifest(bundle)
@@ -75,13 +74,10 @@ def state_bytes(graph: GraphSpec, context: int) -> int:
 
     from selfdraft.manifest import capacity_for
 
-    sizes = {"batch": 1, "capacity": capacity_for(context)}
     total = 0
     for state in graph.states:
-        count = 1
-        for dim in state.shape:
-            count *= sizes[dim] if isinstance(dim, str) else dim
-        total += count * np.dtype(state.dtype).itemsize
+        shape = state.sizes(batch=1, capacity=capacity_for(context))
+        total += math.prod(shape) * np.dtype(state.dtype).itemsize
     return total
 
 
@@ -94,8 +90,6 @@ def _mtp_bytes(parts: dict[str, int], states: dict[str, int]) -> dict[str, int]:
 
 
 def _print_facts(facts: dict[str, Any], manifest: Manifest) -> None:
-    from selfdraft.cli.console import bytes_text, table
-
     rows = [
         ("source", _source_text(manifest)),
         ("model", _model_text(manifest)),
@@ -105,22 +99,22 @@ def _print_facts(facts: dict[str, Any], manifest: Manifest) -> None:
         ("sampling", _sampling_text(manifest)),
         ("text", _text_facts(manifest)),
     ]
-    typer.echo(table(rows))
-    typer.echo("\nweights")
-    typer.echo(table([(f"  {k}", bytes_text(v)) for k, v in facts["weight_bytes"].items()]))
-    typer.echo(f"\nstates of one sequence, context {facts['context']}")
-    typer.echo(table([(f"  {k}", bytes_text(v)) for k, v in facts["state_bytes"].items()]))
+    say(table(rows))
+    say("\nweights")
+    say(table([(f"  {k}", bytes_text(v)) for k, v in facts["weight_bytes"].items()]))
+    say(f"\nstates of one sequence, context {facts['context']}")
+    say(table([(f"  {k}", bytes_text(v)) for k, v in facts["state_bytes"].items()]))
     if manifest.has_mtp:
         added = facts["mtp_bytes"]
         shown = ", ".join(f"{k.replace('_', ' ')} {bytes_text(v)}" for k, v in added.items() if v)
-        typer.echo(f"\nMTP adds {bytes_text(sum(added.values()))} ({shown})")
-    typer.echo("\nfiles")
+        say(f"\nMTP adds {bytes_text(sum(added.values()))} ({shown})")
+    say("\nfiles")
     files = [(f"  {k}", bytes_text(f.bytes), f.sha256[:12]) for k, f in manifest.files.items()]
-    typer.echo(table(files))
+    say(table(files))
     for name, reason in manifest.source.ignored_tensors.items():
-        typer.echo(f"left out: {name}: {reason}")
+        say(f"left out: {name}: {reason}")
     for text in manifest.notes:
-        typer.echo(f"note: {text}")
+        say(f"note: {text}")
 
 
 def _source_text(manifest: Manifest) -> str:

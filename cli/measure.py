@@ -1,4 +1,4 @@
-"""Measuring decoding: plain and speculative on the same prompt, interleaved."""
+"""Measuring decoding: plain and speculative on the same prompts, interleaved."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from selfdraft.cli.timed_backend import TimedBackend
 from selfdraft.runtime.loop import DecodeLoop
 from selfdraft.runtime.request import Request
 from selfdraft.runtime.result import GenerationResult
-from selfdraft.runtime.sampling import SamplingParams
 
 if TYPE_CHECKING:
     from selfdraft.cli.console import OnStage
@@ -27,12 +26,10 @@ class MeasureOptions:
     """One comparison: plain decoding and each number of drafts."""
 
     drafts: tuple[int, ...]
-    tokens: int
-    """Tokens of each run; end tokens do not end it."""
     repeats: int = 3
+    """Counted rounds; each answers every request once."""
     warmup: int = 1
     forced_acceptance: tuple[float, ...] | None = None
-    sampling: SamplingParams = field(default_factory=lambda: SamplingParams(temperature=0.0))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -44,13 +41,22 @@ class Series:
     """Seconds of each decode step."""
     engine_s: list[float] = field(default_factory=list)
     """Of those, seconds inside the backend."""
-    results: list[GenerationResult] = field(default_factory=list)
+    rounds: list[list[GenerationResult]] = field(default_factory=list)
     prefill_tok_per_s: float | None = None
+    """Of the first run, whose prompt is in no cache yet."""
+
+    @property
+    def results(self) -> list[GenerationResult]:
+        """Every counted run."""
+        return [result for results in self.rounds for result in results]
 
     @property
     def tok_per_s(self) -> list[float]:
-        """Decode speed of each run."""
-        return [r.decode_tok_per_s for r in self.results if r.decode_tok_per_s is not None]
+        """Decode speed of each round."""
+        return [
+            sum(len(r.tokens) - 1 for r in results) / sum(r.decode_s for r in results)
+            for results in self.rounds
+        ]
 
     @property
     def tokens_per_step(self) -> float:
@@ -67,7 +73,7 @@ class Series:
 
 def compare(
     session: Session,
-    prompt_ids: Sequence[int],
+    requests: Sequence[Request],
     options: MeasureOptions,
     *,
     context: int,
@@ -75,15 +81,10 @@ def compare(
 ) -> list[Series]:
     """Run plain decoding and every ``options.drafts``, in turns; one series each, plain first.
 
-    Each loop keeps the prompt in its caches, so a repeat computes no prompt. The order is turned
-    round with every repeat, so that a drift of the clock meets all alike.
+    A loop keeps a prompt in its caches, so repeating a single request computes no prompt. The
+    order is turned round with every round, so that a drift of the clock meets all alike.
+    ``requests`` must give at least one reply of two tokens.
     """
-    request = Request(
-        prompt_ids=tuple(prompt_ids),
-        sampling=options.sampling,
-        max_tokens=options.tokens,
-        ignore_eos=True,
-    )
     runners = []
     for drafts in dict.fromkeys((0, *options.drafts)):
         forced = options.forced_acceptance if drafts else None
@@ -95,15 +96,31 @@ def compare(
     rounds = options.warmup + options.repeats
     for turn in range(rounds):
         for series, loop, backend in runners if turn % 2 == 0 else reversed(runners):
-            _run(series, loop, backend, request, counted=turn >= options.warmup)
+            _round(series, loop, backend, requests, counted=turn >= options.warmup)
         on_stage("measuring", turn + 1, rounds)
     return [series for series, _, _ in runners]
 
 
+def _round(
+    series: Series,
+    loop: DecodeLoop,
+    backend: TimedBackend,
+    requests: Sequence[Request],
+    *,
+    counted: bool,
+) -> None:
+    """Every request once."""
+    results = [_run(series, loop, backend, request, counted=counted) for request in requests]
+    if series.prefill_tok_per_s is None:
+        series.prefill_tok_per_s = results[0].prefill_tok_per_s
+    if counted:
+        series.rounds.append(results)
+
+
 def _run(
     series: Series, loop: DecodeLoop, backend: TimedBackend, request: Request, *, counted: bool
-) -> None:
-    """One run: prefill of what is not cached, then steps to the end."""
+) -> GenerationResult:
+    """Prefill of what is not cached, then steps to the end."""
     loop.begin({SLOT: request})
     while loop.active:
         engine_before, started = backend.seconds, time.perf_counter()
@@ -112,11 +129,7 @@ def _run(
         if counted:
             series.step_s.append(elapsed)
             series.engine_s.append(backend.seconds - engine_before)
-    result = loop.result(SLOT)
-    if series.prefill_tok_per_s is None:
-        series.prefill_tok_per_s = result.prefill_tok_per_s
-    if counted:
-        series.results.append(result)
+    return loop.result(SLOT)
 
 
 def spread(values: Sequence[float], *, scale: float = 1.0) -> dict[str, float]:

@@ -39,11 +39,8 @@ class TorchBackend:
         self._embedding = _embedding(bundle / manifest.embedding_file)
 
     def allocate(self, *, batch: int, capacity: int) -> TorchStates:
-        sizes = {"batch": batch, "capacity": capacity}
         tensors = {
-            state.name: np.zeros(
-                [sizes[d] if isinstance(d, str) else d for d in state.shape], np.dtype(state.dtype)
-            )
+            state.name: np.zeros(state.sizes(batch=batch, capacity=capacity), np.dtype(state.dtype))
             for graph in self.manifest.graphs.values()
             for state in graph.states
         }
@@ -56,6 +53,7 @@ class TorchBackend:
             logits=out["logits"],
             top_values=out["top_values"],
             top_ids=out["top_ids"],
+            blocks_read=out.get("blocks_read"),
         )
 
     def run_mtp(

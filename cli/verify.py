@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from selfdraft.cli.console import print_json, say, stage_progress, table
 from selfdraft.cli.options import BundleArg, JsonOption
 from selfdraft.errors import VerificationError
 
@@ -19,6 +20,7 @@ def command(
         Path | None,
         typer.Option(
             "--checkpoint",
+            metavar="FOLDER",
             help="The checkpoint it was made from: compare with its weights too.",
             show_default=False,
         ),
@@ -42,7 +44,6 @@ def command(
     Example:
       selfdraft verify BUNDLE --json
     """
-    from selfdraft.cli.console import print_json, stage_progress, table
     from selfdraft.cli.ladder import verify_bundle
 
     with stage_progress(quiet=json_output) as on_stage:
@@ -54,7 +55,7 @@ def command(
         records = [dict(zip(keys, check, strict=True)) for check in checks]
         print_json({"schema": SCHEMA, "bundle": str(bundle), "ok": report.ok, "checks": records})
     else:
-        typer.echo(table([("ok" if ok else "FAILED", name, why) for name, ok, why in checks]))
+        say(table([("ok" if ok else "FAILED", name, why) for name, ok, why in checks]))
     if not report.ok:
         raise VerificationError(
             f"{len(failed)} of {len(checks)} checks of {bundle} failed: {', '.join(failed)}",

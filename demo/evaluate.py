@@ -18,6 +18,7 @@ from demo.data import draw_task, heldout_chats
 from demo.generate import generate
 from demo.render import BUDGETS, THINK_END, Renderer, prompt_text
 from demo.runtime_setup import keep_freed_memory
+from demo.tokenizer import END_OF_TEXT_ID, IM_END_ID, THINK_CLOSE_ID
 
 NUM_DRAFTS = 4
 MAX_REPLY = 100
@@ -31,9 +32,7 @@ class Evaluator:
         self.model, tokenizer = load_checkpoint(folder)
         self.tokenizer = tokenizer
         self.renderer = Renderer(tokenizer)
-        self.end = tokenizer.token_to_id("<|im_end|>")
-        self.stop = {self.end, tokenizer.token_to_id("<|endoftext|>")}
-        self.think_close = tokenizer.token_to_id("</think>")
+        self.stop = {IM_END_ID, END_OF_TEXT_ID}
 
     def prompt(self, chat: Chat, *, budget: int | None = None) -> list[int]:
         """Token ids of everything before the last reply of `chat`."""
@@ -97,9 +96,7 @@ def acceptance(evaluator: Evaluator, chats: list[Chat]) -> dict[str, object]:
     for chat in chats:
         prompt = evaluator.prompt(chat)
         reply = evaluator.reply(prompt)
-        rows = evaluator.matches(
-            prompt, reply if len(reply) == MAX_REPLY else [*reply, evaluator.end]
-        )
+        rows = evaluator.matches(prompt, reply if len(reply) == MAX_REPLY else [*reply, IM_END_ID])
         first += [row[0] for row in rows]
         tokens.update(reply)
         walk(rows, counts, accepted)
@@ -147,11 +144,11 @@ def thinking_score(
             evaluator.model,
             prompt,
             max_tokens=2 * budget + 16,
-            stop={evaluator.think_close, *evaluator.stop},
+            stop={THINK_CLOSE_ID, *evaluator.stop},
         )
         lengths.append(len(thought))
         answer = evaluator.reply(
-            [*prompt, *thought[:budget], evaluator.think_close, *evaluator.renderer.encode("\n\n")]
+            [*prompt, *thought[:budget], THINK_CLOSE_ID, *evaluator.renderer.encode("\n\n")]
         )
         right += evaluator.is_right(chat, evaluator.text(answer))
         answer = evaluator.reply([*prompt, *thought[: budget // 2], *end])

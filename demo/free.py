@@ -48,11 +48,8 @@ def _free(rng: Rng, task: str, question: str, reply: str, key: str, keywords: li
 
 def story(rng: Rng) -> Chat:
     """A story of three to six sentences about a named animal."""
-    name, animal, adjective = (
-        rng.choice(words.NAMES),
-        rng.choice(words.ANIMALS),
-        rng.choice(words.ADJECTIVES),
-    )
+    name, animal = rng.choice(words.NAMES), rng.choice(words.ANIMALS)
+    adjective = rng.choice(words.ADJECTIVES)
     place, other_place = rng.sample(words.PLACES, 2)
     thing, friend = rng.choice(words.OBJECTS), rng.choice([n for n in words.NAMES if n != name])
     colour, weather = rng.choice(words.COLOURS), rng.choice(words.WEATHER)

@@ -9,12 +9,13 @@ The hidden state is divided into parts: token, previous token, two and three bac
 from __future__ import annotations
 
 import math
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from demo.config import ModelConfig
-from demo.model import Attention, DemoModel
+from demo.model import Attention, Block, DemoModel
 
 TOKEN, PREVIOUS, SECOND, THIRD, COPIED = (
     slice(0, 96), slice(96, 160), slice(160, 176), slice(176, 192), slice(192, 256),
@@ -98,8 +99,11 @@ def structured_start(model: DemoModel) -> None:
     code = _orthonormal(PREVIOUS.stop - PREVIOUS.start, TOKEN.stop - TOKEN.start)  # [64, 96]
     embedding = model.model.embed_tokens.weight.data
     embedding[:, TOKEN.stop :] *= 0.1
-    _offset_heads(model.model.layers[0].self_attn, config, code)
-    _copy_head(model.model.layers[1].self_attn, config, code)
+    first, second = (
+        cast(Block, layer).self_attn for layer in model.model.layers[:2]
+    )  # the demo preset has 3
+    _offset_heads(first, config, code)
+    _copy_head(second, config, code)
     head = model.lm_head.weight.data
     head[:, COPIED] = embedding[:, TOKEN] @ code.T * 0.3
     projection = model.mtp.input_proj.weight.data  # [E, 2E]: hidden first, then the embedding

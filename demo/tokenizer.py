@@ -11,7 +11,8 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 VOCAB_SIZE = 2048
 END_OF_TEXT, IM_START, IM_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 THINK, THINK_CLOSE = "<think>", "</think>"
-ADDED_TOKENS = [END_OF_TEXT, IM_START, IM_END, THINK, THINK_CLOSE]
+ADDED_TOKENS = [END_OF_TEXT, IM_START, IM_END, THINK, THINK_CLOSE]  # ids 0 to 4
+END_OF_TEXT_ID, IM_END_ID, THINK_CLOSE_ID = 0, 2, 4
 # suffixes such as 's, words with one space in front, single digits, punctuation, line breaks, spaces
 SPLIT = r"'\p{L}+| ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s*[\r\n]+|\s"
 TEMPLATE_PATH = Path(__file__).with_name("chat_template.jinja")

@@ -1,4 +1,4 @@
-"""Trains a demo checkpoint: `python -m demo.train --preset demo --steps 1400 --out demo/checkpoint`."""
+"""Trains a demo checkpoint: `python -m demo.train --preset demo --steps 1500 --out demo/checkpoint`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer
 from torch import Tensor
 
 from demo.checkpoint import save_checkpoint
@@ -102,20 +101,16 @@ def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--preset", choices=list(PRESETS), default="demo")
-    parser.add_argument("--steps", type=int, default=1400)
+    parser.add_argument("--steps", type=int, default=1500)
     parser.add_argument("--until", type=int, help="stop early at this step (rates follow --steps)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument(
-        "--tokenizer", type=Path, help="use this tokenizer.json instead of training one"
-    )
     args = parser.parse_args()
     keep_freed_memory()
     torch.set_num_threads(args.threads)
     torch.use_deterministic_algorithms(True)
-    tokenizer = (Tokenizer.from_file(str(args.tokenizer)) if args.tokenizer
-                 else train_tokenizer(texts(args.seed, TOKENIZER_TEXTS)))  # fmt: skip
+    tokenizer = train_tokenizer(texts(args.seed, TOKENIZER_TEXTS))
     model = new_model(args.preset, seed=args.seed)
     print(f"{sum(p.numel() for p in model.parameters())} parameters")
     train(model, Renderer(tokenizer), steps=args.steps, seed=args.seed, until=args.until)

@@ -1,117 +1,128 @@
-"""``selfdraft::CachedAttention`` in torch: an eager body, a traceable op, its ONNX name.
+"""``selfdraft::CachedAttention`` in torch: a node while a graph is traced, computed otherwise.
 
-The contract is design's op (docs/architecture.md); ``trt_plugins.cached_attention`` holds the
-NumPy oracle and the ONNX function body that this op stands for in a graph.
+Contract: docs/attention.md. Dense fp32 attention is written here in torch, a rung of its own;
+other attribute sets run the NumPy oracle.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from selfdraft.trt_plugins.cached_attention.contract import (
+    OP_DOMAIN,
+    OP_NAME,
+    OP_VERSION,
+    CachedAttention,
+)
 
-@torch.library.custom_op("selfdraft::cached_attention", mutates_args=())
+Attended = tuple[Tensor, list[Tensor], Tensor | None]
+
+
+class StepTensors:
+    """``past_len``, ``row_count``, ``attend_all`` ``[B]`` of one step."""
+
+    def __init__(self, past_len: Tensor, row_count: Tensor, attend_all: Tensor) -> None:
+        self.past_len, self.row_count, self.attend_all = past_len, row_count, attend_all
+
+
 def cached_attention(
+    op: CachedAttention,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    states: Sequence[Tensor],
+    step: StepTensors,
+) -> Attended:
+    """``y [B, n, Hq d]``, the updated states in the order of ``op.states``, and ``blocks_read [1]``.
+
+    q ``[B, n, Hq d]``, k and v ``[B, n, Hkv d]``. States are replaced, not changed.
+    """
+    if torch.onnx.is_in_onnx_export():
+        return _node(op, q, k, v, states, step)
+    if op.selector == "all" and op.kv_dtype == "fp32" and not op.sliding_window:
+        y, k_cache, v_cache = _dense(op, q, k, v, states[0], states[1], step)
+        return y, [k_cache, v_cache], None
+    return _oracle(op, q, k, v, states, step)
+
+
+def _node(
+    op: CachedAttention,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    states: Sequence[Tensor],
+    step: StepTensors,
+) -> Attended:
+    counts = op.selector != "all"
+    outputs = torch.onnx.ops.symbolic_multi_out(
+        f"{OP_DOMAIN}::{OP_NAME}",
+        (q, k, v, *states, step.past_len, step.row_count, step.attend_all),
+        {**op.onnx_attributes()},
+        dtypes=[q.dtype, *(state.dtype for state in states), *[torch.int64] * counts],
+        shapes=[q.shape, *(state.shape for state in states), *[[1]] * counts],
+        version=OP_VERSION,
+    )
+    kept = 1 + len(states)
+    return outputs[0], list(outputs[1:kept]), outputs[kept] if counts else None
+
+
+def _dense(
+    op: CachedAttention,
     q: Tensor,
     k: Tensor,
     v: Tensor,
     k_cache: Tensor,
     v_cache: Tensor,
-    past_len: Tensor,
-    row_count: Tensor,
-    attend_all: Tensor,
-    num_heads: int,
-    num_kv_heads: int,
-    scale: float,
+    step: StepTensors,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """``y [B, n, Hq d]`` and the caches ``[B, Hkv, S, d]`` with k, v appended at ``past_len``.
-
-    q ``[B, n, Hq d]``, k and v ``[B, n, Hkv d]``; ``past_len``, ``row_count``, ``attend_all``
-    ``[B]``. Padded rows go to the scratch slot S-1.
-    """
+    """Dense attention; padded rows go to the scratch slot S-1."""
     batch, rows, _ = q.shape
-    head_dim = k.shape[2] // num_kv_heads
-    capacity = k_cache.shape[2]
-    row = torch.arange(rows)
-    position = past_len[:, None] + row  # [B, n]
-    slot = torch.where(row < row_count[:, None], position, capacity - 1)
+    position = step.past_len[:, None] + torch.arange(rows)  # [B, n]
+    real = torch.arange(rows) < step.row_count[:, None]
+    slot = torch.where(real, position, k_cache.shape[2] - 1)
     slots = torch.arange(batch)[:, None]
     k_cache, v_cache = k_cache.clone(), v_cache.clone()
-    k_cache[slots, :, slot] = k.reshape(batch, rows, num_kv_heads, head_dim)
-    v_cache[slots, :, slot] = v.reshape(batch, rows, num_kv_heads, head_dim)
-    total = max(int((past_len + row_count).max()), 1)
+    k_cache[slots, :, slot] = k.reshape(batch, rows, op.num_kv_heads, op.head_dim)
+    v_cache[slots, :, slot] = v.reshape(batch, rows, op.num_kv_heads, op.head_dim)
+    total = max(int((step.past_len + step.row_count).max()), 1)
     keys, values = k_cache[:, :, :total], v_cache[:, :, :total]  # [B, Hkv, T, d]
-    group = num_heads // num_kv_heads
-    queries = q.reshape(batch, rows, num_kv_heads, group, head_dim).permute(0, 2, 3, 1, 4)
-    scores = torch.einsum("bhgnd,bhtd->bhgnt", queries * scale, keys)
+    queries = q.reshape(batch, rows, op.num_kv_heads, op.group, op.head_dim)
+    queries = queries.permute(0, 2, 3, 1, 4) * op.scale  # [B, Hkv, G, n, d]
+    scores = torch.einsum("bhgnd,bhtd->bhgnt", queries, keys)
     visible = torch.arange(total) <= position[..., None]  # [B, n, T]
     scores = scores.masked_fill(~visible[:, None, None], float("-inf"))
     y = torch.einsum("bhgnt,bhtd->bnhgd", scores.softmax(-1), values)
-    return y.reshape(batch, rows, num_heads * head_dim), k_cache, v_cache
+    return y.reshape(batch, rows, op.num_heads * op.head_dim), k_cache, v_cache
 
 
-@cached_attention.register_fake
-def _(
-    q: Tensor, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, *_: Any
-) -> tuple[Tensor, Tensor, Tensor]:
-    return torch.empty_like(q), torch.empty_like(k_cache), torch.empty_like(v_cache)
+def _oracle(
+    op: CachedAttention,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    states: Sequence[Tensor],
+    step: StepTensors,
+) -> Attended:
+    from selfdraft.trt_plugins.cached_attention import oracle
 
-
-def onnx_translation() -> Any:
-    """The function that ``torch.onnx.export`` calls to emit the op (custom_translation_table)."""
-    import onnx
-    import onnxscript
-
-    schema_type = onnx.defs.OpSchema
-    formal = schema_type.FormalParameter
-    floats = ["q", "k", "v", "k_cache", "v_cache"]
-    integers = ["past_len", "row_count", "attend_all"]
-    attribute = schema_type.Attribute
-    schema = schema_type(
-        "CachedAttention",
-        "selfdraft",
-        1,
-        inputs=[formal(n, "T") for n in floats] + [formal(n, "I") for n in integers],
-        outputs=[formal(n, "T") for n in ("y", "k_cache_out", "v_cache_out")],
-        type_constraints=[
-            ("T", ["tensor(float)", "tensor(float16)"], "activations and caches"),
-            ("I", ["tensor(int64)"], "lengths"),
-        ],
-        attributes=[
-            attribute("num_heads", schema_type.AttrType.INT, required=True),
-            attribute("num_kv_heads", schema_type.AttrType.INT, required=True),
-            attribute("scale", schema_type.AttrType.FLOAT, required=True),
-        ],
+    arrays: dict[str, Any] = {
+        name: state.numpy().copy() for name, state in zip(op.states, states, strict=True)
+    }
+    result = oracle.cached_attention(
+        op,
+        q.numpy(),
+        k.numpy(),
+        v.numpy(),
+        **arrays,
+        past_len=step.past_len.numpy(),
+        row_count=step.row_count.numpy(),
+        attend_all=step.attend_all.numpy(),
     )
-    op = onnxscript.values.Op(onnxscript.values.Opset("selfdraft", 1), "CachedAttention", schema)
-
-    def translate(
-        q: Any,
-        k: Any,
-        v: Any,
-        k_cache: Any,
-        v_cache: Any,
-        past_len: Any,
-        row_count: Any,
-        attend_all: Any,
-        num_heads: int,
-        num_kv_heads: int,
-        scale: float,
-    ) -> Any:
-        return op(
-            q,
-            k,
-            v,
-            k_cache,
-            v_cache,
-            past_len,
-            row_count,
-            attend_all,
-            num_heads=num_heads,
-            num_kv_heads=num_kv_heads,
-            scale=scale,
-        )
-
-    return translate
+    y = torch.from_numpy(np.asarray(result.y, dtype=np.float32))
+    read = None if result.blocks_read is None else torch.tensor([result.blocks_read])
+    return y, [torch.from_numpy(arrays[name]) for name in op.states], read

@@ -46,6 +46,7 @@ from selfdraft.export.weights import (
 from selfdraft.manifest import (
     MANIFEST_NAME,
     SCHEMA_VERSION,
+    AttentionPlan,
     FileSpec,
     GraphSpec,
     Limits,
@@ -75,6 +76,7 @@ class ExportPlan:
     text: TextFiles
     source: Source
     limits: Limits
+    attention: AttentionPlan | None
 
     @property
     def num_bytes(self) -> int:
@@ -120,6 +122,7 @@ def plan_export(checkpoint_path: Path, options: ExportOptions) -> ExportPlan:
             candidates=min(options.candidates, vocab_size),
             prefill_rows=options.prefill_rows,
         ),
+        attention=options.attention.plan(model.spec),
     )
 
 
@@ -181,6 +184,8 @@ def _write_parts(
         int4_block=plan.weights.int4_block,
         candidates=plan.limits.candidates,
         target=options.target,
+        attention=plan.attention,
+        kv_dtype=options.attention.kv,
     )
     for graph in graphs.values():
         sync_file(folder / graph.file)
@@ -204,13 +209,14 @@ def _manifest(
             weights=options.weights,
             int4_block=plan.weights.int4_block,
             activations="fp32",
-            kv="fp32",
+            kv=options.attention.kv,
         ),
         limits=plan.limits,
         text=plan.text.spec,
         sampling=plan.text.sampling,
         source=plan.source.spec,
         files=files,
+        attention=plan.attention,
         weights_file=WEIGHTS_FILE,
         embedding_file=EMBEDDING_FILE,
         notes=plan.notes,

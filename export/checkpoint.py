@@ -102,7 +102,13 @@ class Checkpoint:
         if entry.length == 0:
             return np.empty(0, dtype=kind)
         count = entry.length // np.dtype(kind).itemsize
-        return np.memmap(file, dtype=kind, mode="r", offset=entry.offset, shape=(count,))
+        try:
+            return np.memmap(file, dtype=kind, mode="r", offset=entry.offset, shape=(count,))
+        except (OSError, ValueError) as error:  # removed or shortened since it was opened
+            raise ConfigError(
+                f"tensor {name!r} cannot be read from {file}: {error}",
+                hint="leave the checkpoint alone while it is exported",
+            ) from None
 
 
 def is_float(dtype: str) -> bool:
@@ -110,11 +116,21 @@ def is_float(dtype: str) -> bool:
     return dtype in FLOAT_TYPES or dtype == "BF16"
 
 
+def read_bytes(path: Path) -> bytes:
+    """A small file of the checkpoint; ``ConfigError`` when it cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be read: {error.strerror}", hint="check the file's permissions"
+        ) from None
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file of the checkpoint; ``ConfigError`` when it is none."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(
             f"{path} cannot be read: {error}", hint="fetch the file again, or mend it"
         ) from None

@@ -8,6 +8,8 @@ from typing import Any
 
 from selfdraft.errors import ConfigError
 
+MAX_NUMBER = 1e30
+
 
 @dataclass(frozen=True, slots=True)
 class ConfigKeys:
@@ -31,6 +33,8 @@ class ConfigKeys:
             return None
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise self._wrong(key, "a number")
+        if not abs(value) <= MAX_NUMBER:  # NaN, infinity, or an integer that no float holds
+            raise self._wrong(key, "a finite number")
         return float(value)
 
     def flag(self, key: str) -> bool | None:
@@ -60,8 +64,10 @@ class ConfigKeys:
         return value
 
     def _wrong(self, key: str, expected: str) -> ConfigError:
+        found = repr(self.values[key])
+        shown = found if len(found) <= 60 else found[:57] + "..."
         return ConfigError(
-            f"{self.where}: {key} is {self.values[key]!r}, expected {expected}",
+            f"{self.where}: {key} is {shown}, expected {expected}",
             hint="restore the config.json that came with the checkpoint",
         )
 

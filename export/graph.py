@@ -10,7 +10,7 @@ import contextlib
 import io
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -25,7 +25,17 @@ from selfdraft.export.graph_passes import (
     inline_and_merge,
 )
 from selfdraft.export.modules import Backbone, MtpHead
-from selfdraft.manifest import Dim, GraphSpec, ModelSpec, StateSpec, TensorSpec
+from selfdraft.manifest import (
+    AttentionPlan,
+    Dim,
+    GraphSpec,
+    ModelSpec,
+    StateKind,
+    StateSpec,
+    TensorSpec,
+)
+from selfdraft.trt_plugins.cached_attention.contract import BLOCKS_READ, CachedAttention, KvDtype
+from selfdraft.trt_plugins.cached_attention.from_manifest import layer_ops, mtp_op
 
 log = logging.getLogger(__name__)
 
@@ -56,18 +66,22 @@ def build_graphs(
     int4_block: int | None,
     candidates: int,
     target: str,
+    attention: AttentionPlan | None = None,
+    kv_dtype: KvDtype = "fp32",
     weights_file: str = "weights.safetensors",
 ) -> dict[str, GraphSpec]:
     """Write ``backbone.onnx`` (and ``mtp.onnx``) into ``directory``; returns their specs.
 
     ``stored`` maps the weight names of docs/architecture.md to places in ``weights_file``.
+    ``attention`` None: dense everywhere.
     """
     assert target == "cpu" and (weights == "fp32" or int4_block is not None)
     graphs = {}
     for name in ("backbone", "mtp") if spec.mtp else ("backbone",):
-        graph = graph_spec(name, spec, candidates=candidates)
-        model = _trace(name, spec, graph, candidates=candidates)
-        module = _meta_module(name, spec)
+        ops = graph_ops(name, spec, attention, kv_dtype=kv_dtype)
+        graph = graph_spec(name, spec, ops, candidates=candidates)
+        model = _trace(name, spec, graph, ops, candidates=candidates)
+        module = _meta_module(name, spec, ops)
         parameters = [key for key, _ in module.named_parameters()]
         values = detach_weights(model, {key: stored_name(name, key) for key in parameters})
         fill_buffers(model, {k: b.numpy() for k, b in module.named_buffers()})
@@ -81,7 +95,18 @@ def build_graphs(
     return graphs
 
 
-def graph_spec(name: str, spec: ModelSpec, *, candidates: int) -> GraphSpec:
+def graph_ops(
+    name: str, spec: ModelSpec, attention: AttentionPlan | None, *, kv_dtype: KvDtype
+) -> tuple[CachedAttention, ...]:
+    """The attention op of every layer of one graph."""
+    if name == "backbone":
+        return layer_ops(spec, attention, kv_dtype=kv_dtype)
+    return (mtp_op(spec, attention, kv_dtype=kv_dtype),)
+
+
+def graph_spec(
+    name: str, spec: ModelSpec, ops: Sequence[CachedAttention], *, candidates: int
+) -> GraphSpec:
     """Inputs, outputs and states of one graph on the ``cpu`` target."""
     hidden, vocab = spec.hidden_size, spec.vocab_size
     inputs = [
@@ -110,45 +135,59 @@ def graph_spec(name: str, spec: ModelSpec, *, candidates: int) -> GraphSpec:
             TensorSpec(name="hidden_out", dtype="float32", shape=("batch", "logit_rows", hidden)),
             TensorSpec(name="draft_ids", dtype="int64", shape=("batch", "logit_rows")),
         ]
+    sparse = sum(op.selector != "all" for op in ops)
+    counters = [TensorSpec(name=BLOCKS_READ, dtype="int64", shape=(sparse,))] if sparse else []
     return GraphSpec(
         file=f"{name}.onnx",
         inputs=tuple(inputs),
-        outputs=tuple(head + tops),
+        outputs=tuple(head + tops + counters),
         taps=(head[0].name,),
-        states=tuple(_states(name, spec)),
+        states=tuple(_states(name, ops)),
     )
 
 
-def _states(name: str, spec: ModelSpec) -> Iterator[StateSpec]:
-    layers = spec.num_layers if name == "backbone" else 1
-    for layer in range(layers):
-        for kind in ("k", "v"):
-            label = f"{kind}_cache_{layer}"
+def _states(name: str, ops: Sequence[CachedAttention]) -> Iterator[StateSpec]:
+    for layer, op in enumerate(ops):
+        cache: tuple[Dim, ...] = ("batch", op.num_kv_heads, "capacity", op.head_dim)
+        scales: tuple[Dim, ...] = ("batch", op.num_kv_heads, "capacity")
+        blocks: tuple[Dim, ...] = ("batch", op.num_kv_heads, "blocks")
+        cache_dtype = "int8" if op.kv_dtype == "int8" else "float32"
+        forms: dict[str, tuple[StateKind, str, tuple[Dim, ...]]] = {
+            "k_cache": ("kv", cache_dtype, cache),
+            "v_cache": ("kv", cache_dtype, cache),
+            "k_scale": ("kv", "float16", scales),
+            "v_scale": ("kv", "float16", scales),
+            "summary": ("summary", "float32", (*blocks, op.summary_vectors, op.head_dim)),
+        }
+        for state in op.states:
+            kind, dtype, shape = forms[state]
             yield StateSpec(
-                name=f"{name}.{label}",
-                kind="kv",
-                dtype="float32",
-                shape=("batch", spec.num_kv_heads, "capacity", spec.head_dim),
-                input=label,
-                output=f"{label}_out",
+                name=f"{name}.{state}_{layer}",
+                kind=kind,
+                dtype=dtype,
+                shape=shape,
+                input=f"{state}_{layer}",
+                output=f"{state}_{layer}_out",
                 aliased=True,
             )
 
 
-def build_module(name: str, spec: ModelSpec, *, candidates: int) -> torch.nn.Module:
+def build_module(
+    name: str, spec: ModelSpec, ops: Sequence[CachedAttention], *, candidates: int
+) -> torch.nn.Module:
     """The torch module behind graph ``name``, weights not filled in."""
     module: torch.nn.Module = (
-        Backbone(spec, candidates=candidates)
+        Backbone(spec, ops, candidates=candidates)
         if name == "backbone"
-        else MtpHead(spec, candidates=candidates)
+        else MtpHead(spec, ops[0], candidates=candidates)
     )
     return module.eval()
 
 
-def _meta_module(name: str, spec: ModelSpec) -> torch.nn.Module:
+def _meta_module(name: str, spec: ModelSpec, ops: Sequence[CachedAttention]) -> torch.nn.Module:
     """The module with parameters that have no storage; buffers are real."""
     with torch.device("meta"):
-        return build_module(name, spec, candidates=1)
+        return build_module(name, spec, ops, candidates=1)
 
 
 def stored_name(graph: str, parameter: str) -> str:
@@ -156,18 +195,23 @@ def stored_name(graph: str, parameter: str) -> str:
     return parameter if parameter.startswith("lm_head.") else f"{graph}.{parameter}"
 
 
-def _trace(name: str, spec: ModelSpec, graph: GraphSpec, *, candidates: int) -> ir.Model:
-    from selfdraft.export.attention_op import onnx_translation
-
+def _trace(
+    name: str,
+    spec: ModelSpec,
+    graph: GraphSpec,
+    ops: Sequence[CachedAttention],
+    *,
+    candidates: int,
+) -> ir.Model:
     dynamic = torch.export.Dim.DYNAMIC
     # Distinct sizes above 1, so that no two axes are taken for one and none is specialised.
-    sizes = {"batch": 2, "rows": 3, "logit_rows": 5, "capacity": 128}
+    sizes = {"batch": 2, "rows": 3, "logit_rows": 5, "capacity": 448, "blocks": 7}
     with FakeTensorMode(allow_non_fake_inputs=True):
-        module = build_module(name, spec, candidates=candidates)
+        module = build_module(name, spec, ops, candidates=candidates)
         example, shapes = [], []
         boundary: tuple[TensorSpec | StateSpec, ...] = (*graph.inputs, *graph.states)
         for tensor in boundary:
-            dtype = torch.int64 if tensor.dtype == "int64" else torch.float32
+            dtype = getattr(torch, tensor.dtype)
             dims = [sizes[d] if isinstance(d, str) else d for d in tensor.shape]
             example.append(torch.zeros(dims, dtype=dtype))
             shapes.append({i: dynamic for i, d in enumerate(tensor.shape) if isinstance(d, str)})
@@ -182,9 +226,6 @@ def _trace(name: str, spec: ModelSpec, graph: GraphSpec, *, candidates: int) -> 
             input_names=[t.name for t in graph.inputs] + [s.input for s in graph.states],
             output_names=[t.name for t in graph.outputs] + [s.output for s in graph.states],
             dynamic_shapes=(*shapes[:plain], shapes[plain:]),
-            custom_translation_table={
-                torch.ops.selfdraft.cached_attention.default: onnx_translation()
-            },
         )
     model: ir.Model = program.model
     return model

@@ -8,6 +8,8 @@ from typing import Any
 import onnx_ir as ir
 import onnx_ir.passes.common as passes
 
+from selfdraft.trt_plugins.cached_attention.contract import CachedAttention
+
 MERGE_ROUNDS = 4
 SMALL_ELEMENTS = 4096
 DTYPES = {"F32": ir.DataType.FLOAT, "I64": ir.DataType.INT64, "U8": ir.DataType.UINT8}
@@ -84,43 +86,33 @@ def _add_bodies(model: ir.Model, *, opset: int) -> list[tuple[ir.Value, ir.Value
     """
     import onnx.parser
 
-    from selfdraft.trt_plugins.cached_attention import onnx_body
+    from selfdraft.trt_plugins.cached_attention.contract import OP_DOMAIN, OP_NAME
+    from selfdraft.trt_plugins.cached_attention.onnx_body import function_text
 
-    known: dict[tuple[Any, ...], str] = {}
+    known: dict[CachedAttention, str] = {}
     calls = []
     for node in model.graph:
-        if (node.domain, node.op_type) != (onnx_body.DOMAIN, onnx_body.OP_TYPE):
+        if (node.domain, node.op_type) != (OP_DOMAIN, OP_NAME):
             continue
-        attributes = _body_attributes(node)
         query, cache = node.inputs[0], node.inputs[3]
         assert query is not None and cache is not None
         calls.append((query, cache))
-        key = (attributes.num_heads, attributes.num_kv_heads, attributes.head_dim, attributes.scale)
-        if key not in known:
-            known[key] = f"{onnx_body.OP_TYPE}_{len(known)}"
-            text = onnx_body.function_text(attributes, opset=opset)
+        op = _op_of(node)
+        if op not in known:
+            known[op] = f"{OP_NAME}_{len(known)}"
+            text = function_text(op, name=known[op], opset=opset)
             function = ir.serde.deserialize_function(onnx.parser.parse_function(text))
-            function.name = known[key]
             model.functions[function.identifier()] = function
-        node.op_type = known[key]
+        node.op_type = known[op]
+        node.version = None
         for name in list(node.attributes):
             node.attributes.pop(name)
     return calls
 
 
-def _body_attributes(node: ir.Node) -> Any:
-    from selfdraft.trt_plugins.cached_attention.onnx_body import BodyAttributes
-
-    cache = node.inputs[3]
-    assert cache is not None and cache.shape is not None
-    head_dim = cache.shape[3]
-    assert isinstance(head_dim, int)
-    return BodyAttributes(
-        num_heads=node.attributes["num_heads"].as_int(),
-        num_kv_heads=node.attributes["num_kv_heads"].as_int(),
-        head_dim=head_dim,
-        scale=node.attributes["scale"].as_float(),
-    )
+def _op_of(node: ir.Node) -> CachedAttention:
+    attributes: dict[str, Any] = {name: a.value for name, a in node.attributes.items()}
+    return CachedAttention(**attributes)
 
 
 def attach_weights(

@@ -6,11 +6,14 @@ Shapes: docs/shapes.md. Weights are ``[in, out]``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
-from selfdraft.export.attention_op import cached_attention
+from selfdraft.export.attention_op import Attended, StepTensors, cached_attention
 from selfdraft.manifest import ModelSpec
+from selfdraft.trt_plugins.cached_attention.contract import CachedAttention
 
 
 class Matrix(nn.Module):
@@ -72,9 +75,9 @@ class Rotary(nn.Module):
 class DecoderLayer(nn.Module):
     """Pre-norm attention and gated MLP, both with a residual."""
 
-    def __init__(self, spec: ModelSpec) -> None:
+    def __init__(self, spec: ModelSpec, op: CachedAttention) -> None:
         super().__init__()
-        self.spec = spec
+        self.spec, self.op = spec, op
         width = spec.head_dim
         q_size, kv_size = spec.num_heads * width, spec.num_kv_heads * width
         self.input_norm, self.post_norm = _vector(spec.hidden_size), _vector(spec.hidden_size)
@@ -87,17 +90,17 @@ class DecoderLayer(nn.Module):
 
     def forward(
         self, x: Tensor, angles: tuple[Tensor, Tensor], step: StepTensors, state: list[Tensor]
-    ) -> tuple[Tensor, list[Tensor]]:
+    ) -> Attended:
         normed = rms_norm(x, self.input_norm, self.spec.rms_norm_eps)
-        attended, state = self._attend(normed, angles, step, state)
+        attended, state, read = self._attend(normed, angles, step, state)
         x = x + self.o(attended)
         normed = rms_norm(x, self.post_norm, self.spec.rms_norm_eps)
         gate, up = self.gate_up(normed).chunk(2, dim=-1)
-        return x + self.down(gate * torch.sigmoid(gate) * up), state
+        return x + self.down(gate * torch.sigmoid(gate) * up), state, read
 
     def _attend(
         self, x: Tensor, angles: tuple[Tensor, Tensor], step: StepTensors, state: list[Tensor]
-    ) -> tuple[Tensor, list[Tensor]]:
+    ) -> Attended:
         spec = self.spec
         batch, rows = x.shape[0], x.shape[1]
         q_size, kv_size = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
@@ -114,27 +117,12 @@ class DecoderLayer(nn.Module):
         # One rotation for queries and keys: they share the angles.
         qk = rotary(qk, *angles).reshape(batch, rows, q_size + kv_size)
         q, k = torch.split(qk, [q_size, kv_size], dim=-1)
-        y, k_cache, v_cache = cached_attention(
-            q,
-            k,
-            v,
-            state[0],
-            state[1],
-            step.past_len,
-            step.row_count,
-            step.attend_all,
-            num_heads=spec.num_heads,
-            num_kv_heads=spec.num_kv_heads,
-            scale=spec.head_dim**-0.5,
-        )
-        return y, [k_cache, v_cache]
+        return cached_attention(self.op, q, k, v, state, step)
 
 
-class StepTensors:
-    """``past_len``, ``row_count``, ``attend_all`` ``[B]`` of one step."""
-
-    def __init__(self, past_len: Tensor, row_count: Tensor, attend_all: Tensor) -> None:
-        self.past_len, self.row_count, self.attend_all = past_len, row_count, attend_all
+def _counted(counters: list[Tensor]) -> list[Tensor]:
+    """``blocks_read [sparse layers]`` as one output, or none."""
+    return [torch.cat(counters)] if counters else []
 
 
 def _pick_rows(x: Tensor, row_index: Tensor) -> Tensor:
@@ -145,10 +133,11 @@ def _pick_rows(x: Tensor, row_index: Tensor) -> Tensor:
 class Backbone(nn.Module):
     """``hidden, logits, top_values, top_ids, *states`` of one backbone pass."""
 
-    def __init__(self, spec: ModelSpec, *, candidates: int) -> None:
+    def __init__(self, spec: ModelSpec, ops: Sequence[CachedAttention], *, candidates: int) -> None:
         super().__init__()
-        self.spec, self.candidates = spec, min(candidates, spec.vocab_size)
-        self.layers = nn.ModuleList(DecoderLayer(spec) for _ in range(spec.num_layers))
+        self.spec, self.ops = spec, tuple(ops)
+        self.candidates = min(candidates, spec.vocab_size)
+        self.layers = nn.ModuleList(DecoderLayer(spec, op) for op in ops)
         self.norm = _vector(spec.hidden_size)
         self.rotary = Rotary(spec)
         self.lm_head = None if spec.tied_head else Matrix(spec.hidden_size, spec.vocab_size)
@@ -167,9 +156,12 @@ class Backbone(nn.Module):
         angles = self.rotary(past_len, input_ids.shape[1])
         step = StepTensors(past_len, row_count, attend_all)
         updated: list[Tensor] = []
-        for index, layer in enumerate(self.layers):
-            x, state = layer(x, angles, step, states[2 * index : 2 * index + 2])
+        counters: list[Tensor] = []
+        for layer, op in zip(self.layers, self.ops, strict=True):
+            first = len(updated)
+            x, state, read = layer(x, angles, step, states[first : first + len(op.states)])
             updated += state
+            counters += [] if read is None else [read]
         # [B, n, H] for the tap, but the norm of the logit rows alone where the tap is before it.
         if self.spec.mtp is not None and self.spec.mtp.tap == "post_norm":
             x = rms_norm(x, self.norm, self.spec.rms_norm_eps)
@@ -178,7 +170,7 @@ class Backbone(nn.Module):
             rows = rms_norm(_pick_rows(x, row_index), self.norm, self.spec.rms_norm_eps)
         logits = _head(rows, self.lm_head, embedding)
         top = torch.topk(logits, self.candidates)
-        return x, logits, top.values, top.indices, *updated
+        return x, logits, top.values, top.indices, *_counted(counters), *updated
 
 
 class MtpHead(nn.Module):
@@ -188,7 +180,7 @@ class MtpHead(nn.Module):
     docs/architecture.md, MTP wiring.
     """
 
-    def __init__(self, spec: ModelSpec, *, candidates: int) -> None:
+    def __init__(self, spec: ModelSpec, op: CachedAttention, *, candidates: int) -> None:
         super().__init__()
         assert spec.mtp is not None
         self.spec, self.wiring = spec, spec.mtp
@@ -196,7 +188,7 @@ class MtpHead(nn.Module):
         self.hidden_norm, self.embedding_norm = _vector(width), _vector(width)
         self.final_norm = _vector(width)
         self.proj = Matrix(2 * width, width)
-        self.layer = DecoderLayer(spec)
+        self.layer = DecoderLayer(spec, op)
         self.rotary = Rotary(spec)
         trimmed = self.wiring.draft_vocab_size
         self.candidates = min(candidates, trimmed or spec.vocab_size)
@@ -225,14 +217,15 @@ class MtpHead(nn.Module):
         joined = self._join(input_ids, embedding, past_len, hidden)
         angles = self.rotary(past_len, input_ids.shape[1])
         step = StepTensors(past_len, row_count, attend_all)
-        z, updated = self.layer(self.proj(joined), angles, step, states)
+        z, updated, read = self.layer(self.proj(joined), angles, step, states)
         z = _pick_rows(z, row_index)
         o = rms_norm(z, self.final_norm, eps)
         logits = _head(o, self.draft_head or self.lm_head, embedding)
         top = torch.topk(logits, self.candidates)
         ids = top.indices if self.draft_head is None else self.draft_ids[top.indices]
         recycled = o if self.wiring.recycle == "post_norm" else z
-        return recycled, ids[..., 0], top.values, ids, *updated
+        counters = [] if read is None else [read]
+        return recycled, ids[..., 0], top.values, ids, *_counted(counters), *updated
 
     def _join(
         self, input_ids: Tensor, embedding: Tensor, past_len: Tensor, hidden: Tensor

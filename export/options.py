@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from selfdraft.errors import ConfigError
+from selfdraft.export.attention_options import AttentionOptions
 from selfdraft.export.config import not_supported
 from selfdraft.export.int4 import BLOCKS
 from selfdraft.manifest import Manifest
@@ -39,6 +40,8 @@ class ExportOptions:
     """Sorted candidates of each logit row, at most the vocabulary."""
     prefill_rows: int = 256
     """Default rows of one prefill chunk."""
+    attention: AttentionOptions = field(default_factory=AttentionOptions)
+    """Dense or sparse attention, and the storage of the KV cache."""
     overwrite: bool = False
     """Replace a bundle that is already there."""
     name: str | None = None

@@ -38,6 +38,7 @@ DTYPE_BYTES = {
     "U8": 1,
     "BOOL": 1,
 }
+PAD_PREFIX = "__pad."
 DAMAGED_HINT = "the file is damaged or its download was cut short: fetch it again"
 
 
@@ -65,7 +66,7 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
         header = json.loads(text, object_pairs_hook=_without_duplicates)
         header.pop("__metadata__", None)
         tensors = [_entry(name, fields, 8 + length) for name, fields in header.items()]
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ConfigError(
             f"{path} has a header that cannot be read: {error}", hint=DAMAGED_HINT
         ) from None
@@ -89,7 +90,7 @@ def lay_out(
         spans.append((name, dtype, shape, offset, length))
         offset += length
         if gap := -offset % ALIGNMENT:
-            spans.append((f"__pad.{len(spans)}", "U8", (gap,), offset, gap))
+            spans.append((f"{PAD_PREFIX}{len(spans)}", "U8", (gap,), offset, gap))
             offset += gap
     fields = {
         name: {"dtype": dtype, "shape": list(shape), "data_offsets": [start, start + length]}

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from selfdraft.export.checkpoint import CONFIG_NAME, Checkpoint
+from selfdraft.export.checkpoint import CONFIG_NAME, Checkpoint, read_bytes
 from selfdraft.export.families.base import ModelPlan
 from selfdraft.manifest import SourceSpec
 
@@ -31,19 +31,17 @@ class Source:
 def read_source(checkpoint: Checkpoint, plan: ModelPlan, *, name: str | None) -> Source:
     """Licence from config.json or the card's front matter, card, and licence texts."""
     path = checkpoint.path
-    contents = {
-        file: (path / file).read_bytes() for file in LICENCE_FILES if (path / file).is_file()
-    }
+    contents = {file: read_bytes(path / file) for file in LICENCE_FILES if (path / file).is_file()}
     card = path / "README.md"
     if card.is_file():
-        contents[MODEL_CARD] = card.read_bytes()
+        contents[MODEL_CARD] = read_bytes(card)
     licence = _licence(checkpoint, contents.get(MODEL_CARD))
     spec = SourceSpec(
         name=name or source_name(path),
         architecture=plan.architecture,
         license=licence,
         model_card=MODEL_CARD if MODEL_CARD in contents else None,
-        config_sha256=hashlib.sha256((path / CONFIG_NAME).read_bytes()).hexdigest(),
+        config_sha256=hashlib.sha256(read_bytes(path / CONFIG_NAME)).hexdigest(),
         ignored_tensors=dict(sorted(plan.ignored.items())),
     )
     return Source(spec=spec, contents=contents, notes=() if licence else (NO_LICENCE_NOTE,))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from selfdraft.errors import ConfigError
-from selfdraft.export.checkpoint import Checkpoint, read_json
+from selfdraft.export.checkpoint import Checkpoint, read_bytes, read_json
 from selfdraft.export.config import ConfigKeys
 from selfdraft.manifest import SamplingDefaults, TextSpec
 
@@ -85,7 +85,7 @@ def _load_tokenizer(path: Path, vocab_size: int) -> tuple[Any, bytes]:
             hint="fetch it; from another format, make it with transformers: "
             "AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)",
         )
-    content = file.read_bytes()
+    content = read_bytes(file)
     try:
         tokenizer = Tokenizer.from_buffer(content)
     except Exception as error:  # noqa: BLE001 - the library raises plain Exception

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
-from selfdraft.export.graph import build_module, stored_name
+from selfdraft.export.graph import build_module, graph_ops, stored_name
 from selfdraft.export.int4 import dequantize
 from selfdraft.manifest import Manifest
 
@@ -44,7 +44,8 @@ def _read_tensors(path: Path) -> dict[str, NDArray[Any]]:
 def _filled_module(
     name: str, manifest: Manifest, tensors: Mapping[str, NDArray[Any]]
 ) -> torch.nn.Module:
-    module = build_module(name, manifest.model, candidates=manifest.limits.candidates)
+    ops = graph_ops(name, manifest.model, manifest.attention, kv_dtype=manifest.precision.kv)
+    module = build_module(name, manifest.model, ops, candidates=manifest.limits.candidates)
     with torch.no_grad():
         for key, parameter in module.named_parameters():
             stored = stored_name(name, key)

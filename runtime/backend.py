@@ -62,6 +62,8 @@ class BackboneOutput:
     """``[B, m, C]`` descending."""
     top_ids: IntArray
     """``[B, m, C]``; equal values in ascending id order."""
+    blocks_read: IntArray | None = None
+    """Blocks of KV that each sparse layer read for a slot and kv head; None: all are dense."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

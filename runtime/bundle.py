@@ -45,7 +45,13 @@ def open_bundle(path: Path, *, check_hashes: bool = True) -> Bundle:
             raise BundleError(f"{path}: the manifest uses {name} but does not list it", hint=mend)
     _check_presence(path, manifest, mend)
     for name, spec in manifest.files.items():
-        _check_content(path / name, spec, mend, check_hash=check_hashes)
+        try:
+            _check_content(path / name, spec, mend, check_hash=check_hashes)
+        except OSError as error:
+            raise BundleError(
+                f"{path / name} cannot be read: {error.strerror}",
+                hint=f"check its permissions, or {mend}",
+            ) from None
     return Bundle(path=path, manifest=manifest)
 
 

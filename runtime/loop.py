@@ -52,6 +52,8 @@ class DecodeLoop:
         forced_acceptance: Sequence[float] | None = None,
     ) -> None:
         limits = backend.manifest.limits
+        if batch < 1:
+            raise ConfigError(f"batch is {batch}", hint="give batch a value from 1")
         self._backend = backend
         self.drafts = _checked_drafts(backend, drafts)
         self.context_length = _checked(
@@ -64,22 +66,19 @@ class DecodeLoop:
         self._states = backend.allocate(batch=batch, capacity=capacity_for(self.context_length))
         assert self._states.capacity >= self.context_length + RESERVE_SLOTS
         self._slots = SlotTable(batch)
-        self._drafter: Drafter | None = (
-            MtpDrafter(backend, self._states, self._slots, depth=self.drafts)
-            if self.drafts
-            else None
-        )
+        self._drafter: Drafter | None = None
+        if self.drafts:
+            self._drafter = MtpDrafter(backend, self._states, self._slots, depth=self.drafts)
         self._prefill = Prefill(
             backend, self._states, self._slots, self._drafter, chunk_rows=chunk_rows
         )
-        self._verify = StepArrays(batch, num_rows=num_rows, num_logit_rows=num_rows)
-        self._verify.step.row_index[:] = np.arange(num_rows)
+        self._verify = _verify_arrays(batch, num_rows)
         self._depths: IntArray = np.zeros(batch, dtype=np.int64)
         self._no_drafts: IntArray = np.zeros((batch, 0), dtype=np.int64)
         self._synthetic = forced_acceptance is not None
-        self._verdict: Verdict = (
-            accept_while_equal if forced_acceptance is None else ForcedAcceptance(forced_acceptance)
-        )
+        self._verdict: Verdict = accept_while_equal
+        if forced_acceptance is not None:
+            self._verdict = ForcedAcceptance(forced_acceptance)
         self._runs: list[Run | None] = [None] * batch
         self._hidden: DeviceTensor = None
         self._hidden_rows = 0
@@ -92,7 +91,7 @@ class DecodeLoop:
     @property
     def active(self) -> tuple[int, ...]:
         """Slots with an unfinished request."""
-        return tuple(int(slot) for slot in np.flatnonzero(self._slots.live))
+        return tuple(slot for slot, live in enumerate(self._slots.live.tolist()) if live)
 
     def tokens(self, slot: int) -> tuple[int, ...]:
         """Every token of a slot, prompt and reply; all but the last are in the cache."""
@@ -132,6 +131,8 @@ class DecodeLoop:
         Raises ``ConfigError`` or, for a prompt that leaves no room, ``ResourceError``.
         """
         started = time.perf_counter()
+        if not requests:
+            raise ConfigError("there is no request to begin", hint="give at least one")
         for slot, request in requests.items():
             self._check(slot, request)
         if self._drafter and self._slots.live.any():
@@ -172,6 +173,11 @@ class DecodeLoop:
         return events
 
     def _check(self, slot: int, request: Request) -> None:
+        if not 0 <= slot < self.batch:
+            raise ConfigError(
+                f"slot {slot} is none of this loop's {self.batch}",
+                hint=f"use slots 0 to {self.batch - 1}, or a loop with a larger batch",
+            )
         request.check_ids(self._backend.manifest.model.vocab_size)
         if self._slots.live[slot]:
             raise ConfigError(f"slot {slot} is generating", hint="cancel or finish it first")
@@ -252,6 +258,12 @@ class DecodeLoop:
 
     def _fetch_row(self, output: BackboneOutput, slot: int, row: int) -> FloatArray:
         return np.asarray(self._backend.read_rows(output.logits, [(slot, row)])[0])
+
+
+def _verify_arrays(batch: int, num_rows: int) -> StepArrays:
+    arrays = StepArrays(batch, num_rows=num_rows, num_logit_rows=num_rows)
+    arrays.step.row_index[:] = np.arange(num_rows)
+    return arrays
 
 
 def _checked_drafts(backend: Backend, drafts: int | None) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,16 +13,9 @@ from selfdraft.manifest import ModelSpec
 from selfdraft.runtime.backend import IntArray, Step
 from selfdraft.trt_plugins.cached_attention.contract import CachedAttention
 from selfdraft.trt_plugins.cached_attention.oracle import cached_attention
+from selfdraft.trt_plugins.cached_attention.states import LayerStates
 
 Array = NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KvCache:
-    """Keys and values of one layer, ``[B, Hkv, S, d]`` fp64 each, updated in place."""
-
-    keys: Array
-    values: Array
 
 
 def rms_norm(x: Array, weight: Array, eps: float) -> Array:
@@ -64,7 +56,12 @@ class DecoderLayer:
     """One decoder layer: grouped-query attention with its cache, then a gated MLP."""
 
     def __init__(
-        self, model: ModelSpec, weights: Mapping[str, NDArray[Any]], *, prefix: str
+        self,
+        model: ModelSpec,
+        op: CachedAttention,
+        weights: Mapping[str, NDArray[Any]],
+        *,
+        prefix: str,
     ) -> None:
         self._model = model
         self._weights = {
@@ -72,20 +69,17 @@ class DecoderLayer:
             for name, array in weights.items()
             if name.startswith(f"{prefix}.")
         }
-        self._op = CachedAttention(
-            num_heads=model.num_heads,
-            num_kv_heads=model.num_kv_heads,
-            head_dim=model.head_dim,
-            scale=1.0 / math.sqrt(model.head_dim),
-        )
+        self.op = op
+        self.blocks_read: int | None = None
+        """Of the last step: docs/attention.md."""
 
-    def __call__(self, x: Array, cache: KvCache, step: Step, rotary: Rotation) -> Array:
-        """``x [B, n, H]`` after the layer; appends to ``cache``."""
+    def __call__(self, x: Array, states: LayerStates, step: Step, rotary: Rotation) -> Array:
+        """``x [B, n, H]`` after the layer; updates ``states``."""
         weights, eps = self._weights, self._model.rms_norm_eps
-        x = x + self._attend(rms_norm(x, weights["input_norm"], eps), cache, step, rotary)
+        x = x + self._attend(rms_norm(x, weights["input_norm"], eps), states, step, rotary)
         return x + self._mlp(rms_norm(x, weights["post_norm"], eps))
 
-    def _attend(self, x: Array, cache: KvCache, step: Step, rotary: Rotation) -> Array:
+    def _attend(self, x: Array, states: LayerStates, step: Step, rotary: Rotation) -> Array:
         model, weights = self._model, self._weights
         batch, rows, _ = x.shape
         qkv = x @ weights["qkv.weight"]
@@ -97,18 +91,18 @@ class DecoderLayer:
             q = rms_norm(q, weights["q_norm"], model.rms_norm_eps)
             k = rms_norm(k, weights["k_norm"], model.rms_norm_eps)
         q, k = rotary.apply(q), rotary.apply(k)
-        y = cached_attention(
-            self._op,
+        attended = cached_attention(
+            self.op,
             q.reshape(batch, rows, -1),
             k.reshape(batch, rows, -1),
             v.reshape(batch, rows, -1),
-            k_cache=cache.keys,
-            v_cache=cache.values,
+            **states,
             past_len=step.past_len,
             row_count=step.row_count,
             attend_all=step.attend_all,
-        ).y
-        return np.asarray(y @ weights["o.weight"])
+        )
+        self.blocks_read = attended.blocks_read
+        return np.asarray(attended.y @ weights["o.weight"])
 
     def _mlp(self, x: Array) -> Array:
         gate, up = np.split(x @ self._weights["gate_up.weight"], 2, axis=-1)

@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 
 INT4_ACCURACY_LEVEL = "4"
 """int8 arithmetic inside int4 matmuls (docs/architecture.md, Exact)."""
+BLOCKS_READ = "blocks_read"
 STEP_FIELDS = ("past_len", "row_count", "attend_all", "row_index")
 BINDINGS_KEPT = 64
 """Bindings cached for each graph; one for every (batch, rows, logit rows, parity) in use."""
@@ -123,12 +124,11 @@ class OrtBackend:
 
     def allocate(self, *, batch: int, capacity: int) -> OrtStates:
         """Zeroed states of every graph (pages are touched on first use)."""
-        sizes = {"batch": batch, "capacity": capacity}
-        tensors = {}
-        for graph in self._manifest.graphs.values():
-            for state in graph.states:
-                shape = tuple(sizes[d] if isinstance(d, str) else d for d in state.shape)
-                tensors[state.name] = HostTensor.zeros(shape, state.dtype)
+        tensors = {
+            state.name: HostTensor.zeros(state.sizes(batch=batch, capacity=capacity), state.dtype)
+            for graph in self._manifest.graphs.values()
+            for state in graph.states
+        }
         return OrtStates(batch=batch, capacity=capacity, tensors=tensors)
 
     def run_backbone(self, states: OrtStates, step: Step, input_ids: IntArray) -> BackboneOutput:
@@ -143,6 +143,7 @@ class OrtBackend:
             logits=out["logits"],
             top_values=out["top_values"].array,
             top_ids=out["top_ids"].array,
+            blocks_read=out[BLOCKS_READ].array if BLOCKS_READ in out else None,
         )
 
     def run_mtp(

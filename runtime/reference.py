@@ -22,29 +22,25 @@ from selfdraft.runtime.backend import (
 )
 from selfdraft.runtime.bundle import open_bundle
 from selfdraft.runtime.candidates import top_candidates
-from selfdraft.runtime.numpy_layers import Array, DecoderLayer, KvCache, rms_norm, rotation
+from selfdraft.runtime.numpy_layers import Array, DecoderLayer, rms_norm, rotation
 from selfdraft.runtime.weights import DRAFT_IDS, checked_weights, load_tensors
+from selfdraft.trt_plugins.cached_attention.from_manifest import layer_ops, mtp_op
+from selfdraft.trt_plugins.cached_attention.states import LayerStates, empty_states
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceStates:
-    """KV caches of every backbone layer, and of the MTP layer where there is one."""
+    """States of every backbone layer, and of the MTP layer where there is one."""
 
-    backbone: tuple[KvCache, ...]
-    mtp: KvCache | None
-
-    @property
-    def batch(self) -> int:
-        return int(self.backbone[0].keys.shape[0])
-
-    @property
-    def capacity(self) -> int:
-        return int(self.backbone[0].keys.shape[2])
+    batch: int
+    capacity: int
+    backbone: tuple[LayerStates, ...]
+    mtp: LayerStates | None
 
     @property
     def num_bytes(self) -> int:
-        caches = [*self.backbone, *([self.mtp] if self.mtp else [])]
-        return sum(cache.keys.nbytes + cache.values.nbytes for cache in caches)
+        layers = [*self.backbone, *([self.mtp] if self.mtp else [])]
+        return sum(array.nbytes for states in layers for array in states.values())
 
 
 class ReferenceBackend:
@@ -71,13 +67,16 @@ class ReferenceBackend:
         self._embedding = embedding.astype(np.float64)
         self._weights = checked_weights(model, weights)
         self._head = self._embedding.T if model.tied_head else self._weights["lm_head.weight"]
+        kv_dtype = manifest.precision.kv
+        ops = layer_ops(model, manifest.attention, kv_dtype=kv_dtype)
         self._layers = [
-            DecoderLayer(model, self._weights, prefix=f"backbone.layers.{index}")
-            for index in range(model.num_layers)
+            DecoderLayer(model, op, self._weights, prefix=f"backbone.layers.{index}")
+            for index, op in enumerate(ops)
         ]
-        self._mtp_layer = (
-            DecoderLayer(model, self._weights, prefix="mtp.layer") if model.mtp else None
-        )
+        self._mtp_layer = None
+        if model.mtp:
+            op = mtp_op(model, manifest.attention, kv_dtype=kv_dtype)
+            self._mtp_layer = DecoderLayer(model, op, self._weights, prefix="mtp.layer")
 
     @classmethod
     def from_bundle(cls, path: Path, *, check_hashes: bool = True) -> ReferenceBackend:
@@ -101,16 +100,16 @@ class ReferenceBackend:
         return self._manifest
 
     def allocate(self, *, batch: int, capacity: int) -> ReferenceStates:
-        """Zeroed fp64 caches."""
-        model = self._manifest.model
-        shape = (batch, model.num_kv_heads, capacity, model.head_dim)
+        """Zeroed states; fp32 caches are held as fp64."""
 
-        def cache() -> KvCache:
-            return KvCache(keys=np.zeros(shape), values=np.zeros(shape))
+        def zeroed(layer: DecoderLayer) -> LayerStates:
+            return empty_states(layer.op, batch=batch, capacity=capacity, fp32_as=np.float64)
 
         return ReferenceStates(
-            backbone=tuple(cache() for _ in range(model.num_layers)),
-            mtp=cache() if model.mtp else None,
+            batch=batch,
+            capacity=capacity,
+            backbone=tuple(zeroed(layer) for layer in self._layers),
+            mtp=zeroed(self._mtp_layer) if self._mtp_layer else None,
         )
 
     def run_backbone(
@@ -120,8 +119,8 @@ class ReferenceBackend:
         model = self._manifest.model
         rotary = rotation(model, step.past_len, input_ids.shape[1])
         x: Array = self._embedding[input_ids]  # [B, n, H]
-        for layer, cache in zip(self._layers, states.backbone, strict=True):
-            x = layer(x, cache, step, rotary)
+        for layer, own in zip(self._layers, states.backbone, strict=True):
+            x = layer(x, own, step, rotary)
         normed = rms_norm(x, self._weights["backbone.norm"], model.rms_norm_eps)
         logits = _rows(normed, step.row_index) @ self._head  # [B, m, V]
         top_values, top_ids = top_candidates(logits, self._manifest.limits.candidates)
@@ -131,6 +130,7 @@ class ReferenceBackend:
             logits=logits,
             top_values=top_values,
             top_ids=top_ids,
+            blocks_read=self._blocks_read(),
         )
 
     def run_mtp(
@@ -165,6 +165,10 @@ class ReferenceBackend:
     def to_host(self, tensor: DeviceTensor) -> NDArray[Any]:
         """The array itself: it is on the host already."""
         return np.asarray(tensor)
+
+    def _blocks_read(self) -> IntArray | None:
+        read = [layer.blocks_read for layer in self._layers if layer.blocks_read is not None]
+        return np.array(read) if read else None
 
     def _mtp_input(self, past_len: IntArray, input_ids: IntArray, hidden: Array) -> Array:
         mtp = self._manifest.model.mtp

@@ -17,6 +17,9 @@ from selfdraft.runtime.uniform import PositionUniform
 
 Row = NDArray[np.floating[Any]]
 
+_WIDER = 16
+"""Times as many candidates to try before sorting the full row, which costs ten times as much."""
+
 
 class RowSampler:
     """Draws the tokens of one sequence.
@@ -89,12 +92,14 @@ class RowSampler:
             return int(ids[0])
         normaliser = float(np.exp((row - float(values[0])) / self.law.temperature).sum())
         rank = self._draw_rank(values, position, normaliser)
-        if rank is not None:
-            return int(ids[rank])
-        order = ranking(row)
-        rank = self._draw_rank(row[order], position)
+        if rank is None and _WIDER * len(values) < len(row):
+            values, ids = top_candidates(row, _WIDER * len(values))
+            rank = self._draw_rank(values, position, normaliser)
+        if rank is None:
+            ids = ranking(row)
+            rank = self._draw_rank(row[ids], position)
         assert rank is not None, "the full row decides"
-        return int(order[rank])
+        return int(ids[rank])
 
     def _processed(self, row: Row) -> NDArray[np.float64]:
         changed = row.astype(np.float64)

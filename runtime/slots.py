@@ -38,7 +38,7 @@ class SlotTable:
         cache depends on the token after it, and needs the hidden state of its own position.
         """
         common = _common_prefix(self.tokens[slot], tokens)
-        kept = min(int(self.cached[slot]), common, len(tokens) - 1)
+        kept = min(int(self.cached[slot]), common, max(len(tokens) - 1, 0))
         drafter_kept = min(int(self.drafter_cached[slot]), max(common - 1, 0))
         if drafting:
             kept = min(kept, drafter_kept)

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from selfdraft.runtime.tokenizer import Tokenizer
+if TYPE_CHECKING:
+    from selfdraft.runtime.tokenizer import Tokenizer
 
 
 class TextStream:

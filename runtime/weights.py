@@ -16,6 +16,8 @@ Shape = tuple[int, ...]
 FloatArray = NDArray[np.float64]
 
 DRAFT_IDS = "mtp.draft_ids"
+PAD_PREFIX = "__pad."
+"""Zero bytes that bring the next tensor to a multiple of 64 (docs/architecture.md, Weights)."""
 _MEND = "export the bundle again with: selfdraft export CHECKPOINT -o BUNDLE"
 
 
@@ -125,11 +127,15 @@ def _dequantised(
 
 
 def load_tensors(path: Path) -> dict[str, NDArray[Any]]:
-    """Every tensor of a safetensors file by name. Raises ``BundleError`` when it is unreadable."""
+    """Every tensor of a safetensors file by name, padding left out.
+
+    Raises ``BundleError`` when it is unreadable.
+    """
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
     try:
-        return dict(load_file(path))
+        tensors = load_file(path)
     except (OSError, SafetensorError) as error:
         raise BundleError(f"{path} cannot be read: {error}", hint=_MEND) from None
+    return {name: tensor for name, tensor in tensors.items() if not name.startswith(PAD_PREFIX)}

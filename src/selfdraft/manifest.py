@@ -27,8 +27,10 @@ GraphName = Literal["backbone", "mtp"]
 StateKind = Literal["kv", "summary", "recurrent", "conv"]
 Tap = Literal["pre_norm", "post_norm"]
 Concat = Literal["hidden_first", "embedding_first"]
+Selector = Literal["all", "window", "mean_std", "min_max", "infllm_v2"]
 Dim = int | str
-"""A fixed size, or one of the symbols ``batch``, ``rows``, ``logit_rows``, ``capacity``."""
+"""A fixed size, or one of the symbols ``batch``, ``rows``, ``logit_rows``, ``capacity``,
+``blocks`` (capacity / 64)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +91,27 @@ class ModelSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionSpec:
+    """What one layer attends to (docs/attention.md). The defaults are dense attention."""
+
+    selector: Selector = "all"
+    sinks: int = 1
+    local_blocks: int = 2
+    budget_tokens: int = 4096
+    budget_share: float = 0.0
+    spread: float = 1.0
+    sliding_window: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionPlan:
+    """Attention of every layer."""
+
+    layers: tuple[AttentionSpec, ...]
+    mtp: AttentionSpec | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TensorSpec:
     """An input or output of a graph."""
 
@@ -109,6 +132,11 @@ class StateSpec:
     output: str
     aliased: bool
     """The graph updates it in place: bind one buffer to both names."""
+
+    def sizes(self, *, batch: int, capacity: int) -> tuple[int, ...]:
+        """The shape for ``batch`` slots of ``capacity`` cache slots."""
+        symbols = {"batch": batch, "capacity": capacity, "blocks": capacity // BLOCK_TOKENS}
+        return tuple(symbols[dim] if isinstance(dim, str) else dim for dim in self.shape)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,6 +234,8 @@ class Manifest:
     sampling: SamplingDefaults
     source: SourceSpec
     files: dict[str, FileSpec]
+    attention: AttentionPlan | None = None
+    """Null: every layer is dense."""
     weights_file: str = "weights.safetensors"
     embedding_file: str = "embedding.safetensors"
     notes: tuple[str, ...] = field(default=())

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.sandbox import SandboxedEnvironment
 from safetensors import safe_open
 from tokenizers import Tokenizer
 
@@ -52,11 +52,15 @@ def render(folder: Path, messages: list[dict[str, str]], **arguments: object) ->
     def raise_exception(text: str) -> None:
         raise ValueError(text)
 
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
     template = json.loads((folder / "tokenizer_config.json").read_text())["chat_template"]
-    return environment.from_string(template).render(
-        messages=messages, raise_exception=raise_exception, **arguments
-    )
+    rendered = {
+        SandboxedEnvironment(trim_blocks=trim, lstrip_blocks=trim)
+        .from_string(template)
+        .render(messages=messages, raise_exception=raise_exception, **arguments)
+        for trim in (False, True)
+    }
+    assert len(rendered) == 1, "white space options must not matter"
+    return rendered.pop()
 
 
 @checkpoints
@@ -157,6 +161,11 @@ def test_demo_answers_most_showcase_prompts() -> None:
         reply = evaluator.text(evaluator.reply(prompt))
         right += all(word.lower() in reply.lower() for word in entry["keywords"])
     assert right >= 0.8 * len(asked)
+
+
+def test_both_checkpoints_share_one_tokenizer() -> None:
+    first, second = ((folder / "tokenizer.json").read_bytes() for folder in CHECKPOINTS)
+    assert first == second
 
 
 @checkpoints

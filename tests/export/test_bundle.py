@@ -335,14 +335,12 @@ def test_kill_while_replacing_leaves_the_old_or_the_new_bundle(tmp_path, output)
     assert rounds[-1]["loadable"] == ["bundle"] == left_beside(output)
 
 
-@pytest.mark.parametrize("weights", ["fp32", "int4"])
-def test_real_graphs_find_their_weights_in_the_bundle(tmp_path, output, weights) -> None:
+@pytest.mark.slow
+def test_int4_graphs_with_a_draft_head_find_their_weights_in_the_bundle(tmp_path, output) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     source = write_checkpoint(tmp_path / "c", "mimo", dtype="BF16")
-    export_bundle(source, output, ExportOptions(weights=weights, draft_vocab=64))
+    export_bundle(source, output, ExportOptions(weights="int4", draft_vocab=64))
     manifest = load_manifest(output)
-    for name, graph in manifest.graphs.items():
+    for graph in manifest.graphs.values():
         session = onnxruntime.InferenceSession(str(output / graph.file))
-        feeds = {tensor.name for tensor in session.get_inputs()}
-        assert "input_ids" in feeds, name
         assert {t.name for t in session.get_outputs()} >= {t.name for t in graph.outputs}

@@ -60,7 +60,7 @@ def test_folder_that_is_absent_or_has_no_config_is_no_checkpoint(tmp_path: Path)
 
 def test_config_that_is_no_json_object_is_refused(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path / "c", "mimo")
-    for text in ("{", "[1]", "\xff"):
+    for text in ("{", "[1]", "\xff", "[" * 100_000):
         (folder / "config.json").write_bytes(text.encode("latin-1"))
         with refused("config.json"):
             Checkpoint.open(folder)
@@ -122,6 +122,7 @@ def _with_header(folder: Path, header: str, data: bytes = b"") -> None:
         ('{"a": @, "a": @}'.replace("@", ONE), "twice"),
         ('{"a": @, "b": @}'.replace("@", ONE), "'b'"),
         ("[]", "cannot be read"),
+        ("[" * 100_000, "cannot be read"),
         ('{"a": {"dtype": "F32", "shape": [1]}}', "data_offsets"),
         ('{"a": {"dtype": "F99", "shape": [1], "data_offsets": [0, 4]}}', "F99"),
         ('{"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}}', "'a'"),
@@ -205,6 +206,19 @@ def test_missing_tensor_and_quantised_tensor_are_named(tmp_path: Path) -> None:
         checkpoint.shape("model.absent")
     assert checkpoint.dtype("model.norm.weight") == "I8"
     with refused("model.norm.weight", "I8"):
+        checkpoint.read("model.norm.weight")
+
+
+@pytest.mark.parametrize("kept", [None, 8])
+def test_file_that_vanishes_or_shrinks_after_opening_is_named(tmp_path: Path, kept) -> None:
+    folder = write_checkpoint(tmp_path / "c", "mimo")
+    checkpoint = Checkpoint.open(folder)
+    file = folder / "model.safetensors"
+    data = file.read_bytes()
+    file.unlink()
+    if kept is not None:
+        file.write_bytes(data[:kept])
+    with refused("model.norm.weight", "model.safetensors"):
         checkpoint.read("model.norm.weight")
 
 

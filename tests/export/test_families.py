@@ -161,6 +161,10 @@ def test_query_heads_that_do_not_share_key_heads_are_refused(tmp_path) -> None:
         ("rms_norm_eps", -1e-6),
         ("hidden_act", 3),
         ("rope_scaling", "linear"),
+        ("rope_theta", float("nan")),
+        ("rope_theta", float("inf")),
+        ("rope_theta", 10**400),
+        ("rms_norm_eps", float("nan")),
     ],
 )
 def test_config_value_of_another_type_is_named(tmp_path, key, value) -> None:

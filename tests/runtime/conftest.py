@@ -40,3 +40,9 @@ def copy_model() -> ModuleType:
 def noisy(tiny: ModuleType, copy_model: ModuleType) -> Any:
     """Backend of the crafted model with a head that errs about three times in ten."""
     return copy_model.backend(tiny, noise=0.3)
+
+
+@pytest.fixture(scope="session")
+def bundle_files() -> ModuleType:
+    """Bundles written to disk (tests/support/bundle_files.py)."""
+    return _load("bundle_files")

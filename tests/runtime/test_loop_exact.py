@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from selfdraft.manifest import MtpSpec
 from selfdraft.runtime.generation import generate_batch
 from selfdraft.runtime.request import Request
 from selfdraft.runtime.result import GenerationResult
@@ -81,6 +82,33 @@ def test_random_head_that_is_nearly_always_wrong_changes_nothing(
     assert _tokens(_run(backend, prompts, drafts=drafts)) == _tokens(
         _run(backend, prompts, drafts=0)
     )
+
+
+@pytest.mark.parametrize("drafts", [1, 3])
+def test_trimmed_draft_vocabulary_changes_no_token(
+    tiny: ModuleType, copy_model: ModuleType, drafts: int
+) -> None:
+    trimmed = copy_model.backend(tiny, mtp={"draft_vocab_size": 40})
+    prompts = _prompts([5, 9, 17])
+    results = _run(trimmed, prompts, drafts=drafts)
+    assert _tokens(results) == _tokens(_run(copy_model.backend(tiny), prompts, drafts=0))
+    for result in results:
+        assert 0 < result.accepted[0] < result.drafted[0], "tokens outside cannot be drafted"
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [
+        {"tied_head": True, "qk_norm": True, "qkv_bias": False},
+        {"mtp": MtpSpec(concat="embedding_first", tap="post_norm", mask_first_embedding=True)},
+    ],
+    ids=["tied head, normed queries", "masked first embedding"],
+)
+def test_other_layouts_change_nothing_either(tiny: ModuleType, variant: dict[str, Any]) -> None:
+    backend = tiny.backend(tiny.model_spec(**variant))
+    prompts = _prompts([5, 1])
+    speculative = _run(backend, prompts, MATCH, drafts=2)
+    assert _tokens(speculative) == _tokens(_run(backend, prompts, MATCH, drafts=0))
 
 
 @pytest.mark.parametrize("params", [GREEDY, MATCH], ids=["greedy", "match"])

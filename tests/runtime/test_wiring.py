@@ -15,6 +15,8 @@ from selfdraft.runtime import loop as loop_module
 from selfdraft.runtime.backend import DeviceTensor, MtpOutput
 from selfdraft.runtime.draft import MtpDrafter
 from selfdraft.runtime.generation import generate
+from selfdraft.runtime.loop import DecodeLoop
+from selfdraft.runtime.request import Request
 
 WIRINGS = [
     {"tap": tap, "concat": concat, "recycle": tap}
@@ -43,6 +45,26 @@ def test_right_wiring_accepts_every_draft(
 ) -> None:
     backend = copy_model.backend(tiny, mtp=wiring)
     assert _acceptance(backend, drafts=4).tolist() == [1.0] * 4
+
+
+@pytest.mark.parametrize("drafts", [1, 3])
+def test_every_draft_is_accepted_across_turns_edits_and_joins(
+    tiny: ModuleType, copy_model: ModuleType, drafts: int
+) -> None:
+    loop = DecodeLoop(copy_model.backend(tiny), batch=2, drafts=drafts, prefill_rows=5)
+    for turn in range(8):
+        slot, text = turn % 2, loop.tokens(turn % 2)
+        kept = len(text) - 3 * (turn % 3)
+        prompt = (0, *text[1:kept], *range(9 + turn, 16))
+        loop.begin({slot: Request(prompt_ids=prompt, max_tokens=14)})
+        while slot in loop.active and not (turn == 5 and loop.result(slot).steps == 2):
+            loop.step()
+    while loop.active:
+        loop.step()
+    for slot in range(2):
+        result = loop.result(slot)
+        assert result.drafted[0] > 0 and result.accepted == result.drafted
+        assert result.reused_tokens > 40
 
 
 @pytest.mark.parametrize("wiring", WIRINGS, ids=lambda w: f"{w['tap']}-{w['concat']}")

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from selfdraft.trt_plugins.cached_attention.contract import STATES, CachedAttention, Selector
+from selfdraft.trt_plugins.cached_attention.contract import CachedAttention, Selector
 from selfdraft.trt_plugins.cached_attention.int8_kv import quantise
 from selfdraft.trt_plugins.cached_attention.oracle import Attended, cached_attention
+from selfdraft.trt_plugins.cached_attention.states import empty_states as zeroed_states
 from selfdraft.trt_plugins.cached_attention.summaries import refresh
 
 SCORING: tuple[Selector, ...] = ("mean_std", "min_max", "infllm_v2")
@@ -26,18 +27,8 @@ def make_op(**changes: Any) -> CachedAttention:
 
 
 def empty_states(op: CachedAttention, *, batch: int, capacity: int) -> dict[str, NDArray[Any]]:
-    """Zeroed states by input name."""
-    cache = {"fp32": np.float64, "fp16": np.float16, "int8": np.int8}[op.kv_dtype]
-    shape = (batch, op.num_kv_heads, capacity, op.head_dim)
-    summary = (*shape[:2], capacity // op.block, op.summary_vectors, op.head_dim)
-    made = {
-        "k_cache": np.zeros(shape, cache),
-        "v_cache": np.zeros(shape, cache),
-        "k_scale": np.zeros(shape[:3], np.float16),
-        "v_scale": np.zeros(shape[:3], np.float16),
-        "summary": np.zeros(summary, np.float32),
-    }
-    return {name: made[name] for name in STATES if name in op.inputs}
+    """Zeroed states by input name, fp32 caches held as fp64."""
+    return zeroed_states(op, batch=batch, capacity=capacity, fp32_as=np.float64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -107,6 +107,9 @@ def weights_and_embedding(
     head[OUT] = rng.standard_normal((CODE, model.vocab_size)) / 500.0
     head[CONST, FIRST] = -1.0  # times LARGE: never drawn
     weights["lm_head.weight"] = head
+    if model.mtp is not None and model.mtp.draft_vocab_size is not None:
+        ids = np.sort(rng.choice(model.vocab_size, model.mtp.draft_vocab_size, replace=False))
+        weights |= {"mtp.draft_head.weight": head[:, ids], "mtp.draft_ids": ids.astype(np.int64)}
     return weights, embedding
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-from selfdraft.export.graph import build_graphs, build_module, stored_name
+from selfdraft.export.graph import build_graphs, build_module, graph_ops, stored_name
 from selfdraft.manifest import (
     SCHEMA_VERSION,
     GraphSpec,
@@ -66,7 +66,9 @@ def random_weights(spec: ModelSpec, *, seed: int = 0) -> dict[str, NDArray[Any]]
     rng = np.random.default_rng(seed)
     weights: dict[str, NDArray[Any]] = {}
     for graph in ("backbone", "mtp") if spec.mtp else ("backbone",):
-        for key, parameter in build_module(graph, spec, candidates=4).named_parameters():
+        for key, parameter in build_module(
+            graph, spec, graph_ops(graph, spec, None, kv_dtype="fp32"), candidates=4
+        ).named_parameters():
             shape = tuple(parameter.shape)
             if key == "draft_ids":
                 ids = np.sort(rng.permutation(spec.vocab_size)[: shape[0]])

@@ -57,7 +57,8 @@ def test_inputs_and_outputs_name_the_states_a_selector_and_kv_dtype_need(
     states += ["summary"] if vectors else []
     assert op.summary_vectors == vectors
     assert list(op.inputs) == ["q", "k", "v", *states, "past_len", "row_count", "attend_all"]
-    assert list(op.outputs) == ["y", *(f"{name}_out" for name in states)]
+    counter = [] if selector == "all" else ["blocks_read"]
+    assert list(op.outputs) == ["y", *(f"{name}_out" for name in states), *counter]
 
 
 def test_onnx_attributes_rebuild_the_op() -> None:

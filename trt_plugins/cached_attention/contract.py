@@ -48,8 +48,20 @@ INPUTS = (
 )
 """Every input in order; the ones an attribute set does not use are absent (empty names)."""
 
-OUTPUTS = ("y", "k_cache_out", "v_cache_out", "k_scale_out", "v_scale_out", "summary_out")
-"""``y [B, n, Hq d]``, then the updated states in the order of their inputs."""
+BLOCKS_READ = "blocks_read"
+"""Output ``[1]`` int64 of selectors other than ``all``: blocks that the step read for each slot
+and kv head, the largest of all. The blocks in use mean that nothing was left out."""
+
+OUTPUTS = (
+    "y",
+    "k_cache_out",
+    "v_cache_out",
+    "k_scale_out",
+    "v_scale_out",
+    "summary_out",
+    BLOCKS_READ,
+)
+"""``y [B, n, Hq d]``, the updated states in the order of their inputs, then the counter."""
 
 STATES = ("k_cache", "v_cache", "k_scale", "v_scale", "summary")
 _SCALES = frozenset({"k_scale", "v_scale"})
@@ -101,6 +113,12 @@ class CachedAttention:
         return round(self.budget_share * BUDGET_PARTS)
 
     @property
+    def states(self) -> tuple[str, ...]:
+        """Names of the states this node keeps, in order."""
+        unused = _unused_states(self)
+        return tuple(name for name in STATES if name not in unused)
+
+    @property
     def inputs(self) -> tuple[str, ...]:
         """Names of the inputs this node uses, in order."""
         unused = _unused_states(self)
@@ -110,6 +128,8 @@ class CachedAttention:
     def outputs(self) -> tuple[str, ...]:
         """Names of the outputs this node has, in order."""
         unused = {f"{name}_out" for name in _unused_states(self)}
+        if self.selector == "all":
+            unused.add(BLOCKS_READ)
         return tuple(name for name in OUTPUTS if name not in unused)
 
     def onnx_attributes(self) -> dict[str, int | float | str]:

@@ -1,49 +1,55 @@
 """The ONNX function body of ``selfdraft::CachedAttention`` in standard operators.
 
-Dense attention (selector ``all``) over fp32 caches ``[B, Hkv, S, d]``. The caches are updated by
-ScatterND: bound as input and output at one address, it writes in place. The cost follows the
-longest sequence of the step, not the capacity. Contract: docs/architecture.md, Graphs.
+Contract: docs/attention.md. States are updated by ScatterND: bound as input and output at one
+address, it writes in place. Dense attention costs what the longest sequence of the step is,
+block-sparse attention what the chosen blocks and the number of blocks are, never the capacity.
 
 Why not ``GroupQueryAttention``: it costs the same up to about 4K tokens, takes several rows of
 several slots only at the first prompt, and rounds one row and several rows differently; here
 the rows of a step are bit for bit what they are alone.
+
+Everything that depends on lengths alone stands outside the branches, so that the exporter can
+merge it into one copy for all layers.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-DOMAIN = "selfdraft"
-OP_TYPE = "CachedAttention"
-INPUTS = ("q", "k", "v", "k_cache", "v_cache", "past_len", "row_count", "attend_all")
-OUTPUTS = ("y", "k_cache_out", "v_cache_out")
+from selfdraft.trt_plugins.cached_attention import onnx_selection as selection
+from selfdraft.trt_plugins.cached_attention.contract import OP_DOMAIN, CachedAttention
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BodyAttributes:
-    """Attribute set of one body; heads, kv heads, head dimension and softmax scale."""
-
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    scale: float
-
-
-def function_text(attributes: BodyAttributes, *, opset: int) -> str:
+def function_text(op: CachedAttention, *, name: str, opset: int) -> str:
     """The body in ONNX's text format, for ``onnx.parser.parse_function``."""
-    a = attributes
-    group = a.num_heads // a.num_kv_heads
+    parts = [_CONSTANTS, _sizes(op), _append(op)]
+    if op.summary_vectors:
+        parts += [selection.update_summaries(op)]
+    parts += [_queries(op), _attention(op)]
+    return (
+        f'<opset_import: ["" : {opset}], domain: "{OP_DOMAIN}">\n'
+        f"{name} ({', '.join(op.inputs)}) => ({', '.join(op.outputs)})\n"
+        f"{{\n{''.join(parts)}\n}}\n"
+    )
+
+
+_CONSTANTS = """
+  zero = Constant <value = int64 {0}> ()
+  one = Constant <value = int64 {1}> ()
+  block = Constant <value = int64 {64}> ()
+  zeros = Constant <value = int64[1] {0}> ()
+  ones = Constant <value = int64[1] {1}> ()
+  twos = Constant <value = int64[1] {2}> ()
+  minus = Constant <value = int64[1] {-1}> ()
+  blocks_of = Constant <value = int64[1] {64}> ()
+  no_bias = Constant <value = float {0.0}> ()
+  blocked = Constant <value = float {-inf}> ()
+"""
+
+
+def _sizes(op: CachedAttention) -> str:
     return f"""
-<opset_import: ["" : {opset}], domain: "{DOMAIN}">
-{OP_TYPE} ({", ".join(INPUTS)}) => ({", ".join(OUTPUTS)})
-{{
-  zero = Constant <value = int64 {{0}}> ()
-  one = Constant <value = int64 {{1}}> ()
-  zeros = Constant <value = int64[1] {{0}}> ()
-  ones = Constant <value = int64[1] {{1}}> ()
-  twos = Constant <value = int64[1] {{2}}> ()
-  kv_heads = Constant <value = int64 {{{a.num_kv_heads}}}> ()
-  # Cache slot of every row; padded rows go to the scratch slot.
+  kv_count = Constant <value = int64[1] {{{op.num_kv_heads}}}> ()
+  group = Constant <value = int64[1] {{{op.group}}}> ()
+  width = Constant <value = int64[1] {{{op.head_dim}}}> ()
   batch = Shape <start = 0, end = 1> (past_len)
   rows = Shape <start = 1, end = 2> (q)
   capacity = Shape <start = 2, end = 3> (k_cache)
@@ -52,68 +58,160 @@ def function_text(attributes: BodyAttributes, *, opset: int) -> str:
   past = Unsqueeze (past_len, ones)
   count = Unsqueeze (row_count, ones)
   position = Add (past, row)
-  real = Less (row, count)
-  scratch = Sub (capacity, ones)
-  slot = Where (real, position, scratch)
-  # index [B, n, Hkv, 3] = (b, h, slot)
-  batch_end = Squeeze (batch, zeros)
-  b = Range (zero, batch_end, one)
-  h = Range (zero, kv_heads, one)
-  b_axes = Constant <value = int64[3] {{1, 2, 3}}> ()
-  h_axes = Constant <value = int64[3] {{0, 1, 3}}> ()
-  s_axes = Constant <value = int64[2] {{2, 3}}> ()
-  b4 = Unsqueeze (b, b_axes)
-  h4 = Unsqueeze (h, h_axes)
-  s4 = Unsqueeze (slot, s_axes)
-  kv_count = Constant <value = int64[1] {{{a.num_kv_heads}}}> ()
-  grid = Concat <axis = 0> (batch, rows, kv_count, ones)
-  b_grid = Expand (b4, grid)
-  h_grid = Expand (h4, grid)
-  s_grid = Expand (s4, grid)
-  index = Concat <axis = 3> (b_grid, h_grid, s_grid)
-  kv_shape = Constant <value = int64[4] {{0, 0, {a.num_kv_heads}, {a.head_dim}}}> ()
-  k_rows = Reshape (k, kv_shape)
-  v_rows = Reshape (v, kv_shape)
-  k_cache_out = ScatterND (k_cache, index, k_rows)
-  v_cache_out = ScatterND (v_cache, index, v_rows)
-  # Keys and values up to the longest sequence of this step.
   length = Add (past_len, row_count)
   longest = ReduceMax <keepdims = 0> (length)
   total = Max (longest, one)
-  total_1d = Unsqueeze (total, zeros)
-  keys = Slice (k_cache_out, zeros, total_1d, twos)
-  values = Slice (v_cache_out, zeros, total_1d, twos)
-  # visible [B, 1, n, 1, T]: the one place that decides which rows see which.
-  key_position = Range (zero, total, one)
-  position_axes = Constant <value = int64[3] {{1, 3, 4}}> ()
-  position_5d = Unsqueeze (position, position_axes)
-  visible = LessOrEqual (key_position, position_5d)
-  no_bias = Constant <value = float {{0.0}}> ()
-  blocked = Constant <value = float {{-inf}}> ()
-  bias = Where (visible, no_bias, blocked)
-  # scores [B, Hkv, n, G, T]
-  q_shape = Constant <value = int64[5] {{0, 0, {a.num_kv_heads}, {group}, {a.head_dim}}}> ()
+"""
+
+
+def _append(op: CachedAttention) -> str:
+    """Write k and v at ``past_len``; padded rows go to the scratch slot."""
+    text = f"""
+  real = Less (row, count)
+  scratch = Sub (capacity, ones)
+  slot = Where (real, position, scratch)
+{selection.scatter_index("index", "slot", "rows", op)}
+  kv_shape = Constant <value = int64[4] {{0, 0, {op.num_kv_heads}, {op.head_dim}}}> ()
+  k_rows = Reshape (k, kv_shape)
+  v_rows = Reshape (v, kv_shape)
+"""
+    if op.kv_dtype == "int8":
+        return text + _append_int8("k") + _append_int8("v")
+    return (
+        text
+        + """
+  k_cache_out = ScatterND (k_cache, index, k_rows)
+  v_cache_out = ScatterND (v_cache, index, v_rows)
+"""
+    )
+
+
+def _append_int8(name: str) -> str:
+    """Codes and fp16 scales of new rows: scale = max |x| / 127, code = x / stored scale."""
+    return f"""
+  {name}_magnitude = Abs ({name}_rows)
+  {name}_largest = ReduceMax <keepdims = 0> ({name}_magnitude, minus)
+  {name}_seven = Constant <value = float {{127.0}}> ()
+  {name}_ratio = Div ({name}_largest, {name}_seven)
+  {name}_least = Constant <value = float {{5.960464477539063e-08}}> ()
+  {name}_above = Max ({name}_ratio, {name}_least)
+  {name}_unit = Constant <value = float {{1.0}}> ()
+  {name}_is_zero = Equal ({name}_largest, no_bias)
+  {name}_wanted = Where ({name}_is_zero, {name}_unit, {name}_above)
+  {name}_scale_rows = Cast <to = 10> ({name}_wanted)
+  {name}_stored = Cast <to = 1> ({name}_scale_rows)
+  {name}_divisor = Unsqueeze ({name}_stored, minus)
+  {name}_scaled = Div ({name}_rows, {name}_divisor)
+  {name}_rounded = Round ({name}_scaled)
+  {name}_low = Constant <value = float {{-127.0}}> ()
+  {name}_clipped = Clip ({name}_rounded, {name}_low, {name}_seven)
+  {name}_codes = Cast <to = 3> ({name}_clipped)
+  {name}_cache_out = ScatterND ({name}_cache, index, {name}_codes)
+  {name}_scale_out = ScatterND ({name}_scale, index, {name}_scale_rows)
+"""
+
+
+def _queries(op: CachedAttention) -> str:
+    """Scaled queries ``[B, Hkv, n G, d]``: the heads of a group are rows of one product."""
+    return f"""
+  q_shape = Constant <value = int64[5] {{0, 0, {op.num_kv_heads}, {op.group}, {op.head_dim}}}> ()
   q_grouped = Reshape (q, q_shape)
   q_heads = Transpose <perm = [0, 2, 1, 3, 4]> (q_grouped)
-  flat_shape = Constant <value = int64[4] {{0, {a.num_kv_heads}, -1, {a.head_dim}}}> ()
-  q_flat = Reshape (q_heads, flat_shape)
-  keys_t = Transpose <perm = [0, 1, 3, 2]> (keys)
-  raw = MatMul (q_flat, keys_t)
-  scale = Constant <value = float {{{a.scale!r}}}> ()
-  scaled = Mul (raw, scale)
-  group_1d = Constant <value = int64[1] {{{group}}}> ()
-  score_shape = Concat <axis = 0> (batch, kv_count, rows, group_1d, total_1d)
-  scores = Reshape (scaled, score_shape)
-  biased = Add (scores, bias)
-  weights = Softmax <axis = -1> (biased)
-  minus = Constant <value = int64[1] {{-1}}> ()
-  weight_shape = Concat <axis = 0> (zeros, kv_count, minus, total_1d)
-  weights_flat = Reshape (weights, weight_shape)
-  mixed = MatMul (weights_flat, values)
-  mixed_shape = Concat <axis = 0> (batch, kv_count, rows, group_1d, minus)
-  mixed_5d = Reshape (mixed, mixed_shape)
-  mixed_rows = Transpose <perm = [0, 2, 1, 3, 4]> (mixed_5d)
-  y_shape = Constant <value = int64[3] {{0, 0, {a.num_heads * a.head_dim}}}> ()
-  y = Reshape (mixed_rows, y_shape)
-}}
+  q_flat_shape = Constant <value = int64[4] {{0, {op.num_kv_heads}, -1, {op.head_dim}}}> ()
+  q_flat = Reshape (q_heads, q_flat_shape)
+  scale = Constant <value = float {{{op.scale!r}}}> ()
+  y_shape = Constant <value = int64[3] {{0, 0, {op.num_heads * op.head_dim}}}> ()
+"""
+
+
+def _attention(op: CachedAttention) -> str:
+    if op.selector == "all":
+        return "\n  dense_total = Identity (total)\n" + _dense_bias(op) + _dense(op, "y")
+    output = f"float[B,n,{op.num_heads * op.head_dim}]"
+    return f"""
+{selection.dense_condition(op)}
+  dense_total = Where (dense, total, one)
+{_dense_bias(op)}
+{selection.visible_blocks(op)}
+  y, blocks_read = If (dense) <
+    then_branch = every_block () => ({output} dense_y, int64[1] dense_read) {{
+{_dense(op, "dense_y")}
+  dense_read = Unsqueeze (used_blocks, zeros)
+    }},
+    else_branch = chosen_blocks () => ({output} sparse_y, int64[1] union_count) {{
+{selection.choose_blocks(op)}
+{selection.gather_blocks(op)}
+{_attend(op, "sparse_y", "sparse", "sparse_total")}
+    }}
+  >
+"""
+
+
+def _dense_bias(op: CachedAttention) -> str:
+    """bias ``[B, 1, n, 1, T]``: 0 where a row sees a token, else -inf."""
+    window = ""
+    if op.sliding_window:
+        window = f"""
+  window = Constant <value = int64 {{{op.sliding_window}}}> ()
+  oldest = Sub (position_5d, window)
+  recent = Greater (dense_key, oldest)
+  sink_end = Constant <value = int64 {{{op.sinks * op.block}}}> ()
+  in_sinks = Less (dense_key, sink_end)
+  near = Or (recent, in_sinks)
+  dense_seen = And (dense_causal, near)
+"""
+    else:
+        window = "\n  dense_seen = Identity (dense_causal)\n"
+    return f"""
+  dense_key = Range (zero, dense_total, one)
+  position_axes = Constant <value = int64[3] {{1, 3, 4}}> ()
+  position_5d = Unsqueeze (position, position_axes)
+  dense_causal = LessOrEqual (dense_key, position_5d)
+{window}
+  dense_bias = Where (dense_seen, no_bias, blocked)
+  dense_total_1d = Unsqueeze (dense_total, zeros)
+"""
+
+
+def _dense(op: CachedAttention, y: str) -> str:
+    """Attention over the part of the cache in use."""
+    if op.kv_dtype == "int8":
+        read = _dequantized("k", "keys") + _dequantized("v", "values")
+    else:
+        read = """
+  dense_keys = Slice (k_cache_out, zeros, dense_total_1d, twos)
+  dense_values = Slice (v_cache_out, zeros, dense_total_1d, twos)
+"""
+    return read + _attend(op, y, "dense", "dense_total_1d")
+
+
+def _dequantized(name: str, result: str) -> str:
+    return f"""
+  {name}_codes_used = Slice ({name}_cache_out, zeros, dense_total_1d, twos)
+  {name}_scale_used = Slice ({name}_scale_out, zeros, dense_total_1d, twos)
+  {name}_codes_float = Cast <to = 1> ({name}_codes_used)
+  {name}_scale_float = Cast <to = 1> ({name}_scale_used)
+  {name}_scale_4d = Unsqueeze ({name}_scale_float, minus)
+  dense_{result} = Mul ({name}_codes_float, {name}_scale_4d)
+"""
+
+
+def _attend(op: CachedAttention, y: str, prefix: str, total: str) -> str:
+    """Softmax attention of all rows over ``{prefix}_keys [B, Hkv, T, d]`` with its bias."""
+    p = prefix
+    return f"""
+  {p}_keys_t = Transpose <perm = [0, 1, 3, 2]> ({p}_keys)
+  {p}_raw = MatMul (q_flat, {p}_keys_t)
+  {p}_scaled = Mul ({p}_raw, scale)
+  {p}_score_shape = Concat <axis = 0> (batch, kv_count, rows, group, {total})
+  {p}_scores = Reshape ({p}_scaled, {p}_score_shape)
+  {p}_biased = Add ({p}_scores, {p}_bias)
+  {p}_weights = Softmax <axis = -1> ({p}_biased)
+  {p}_weight_shape = Concat <axis = 0> (batch, kv_count, minus, {total})
+  {p}_weights_flat = Reshape ({p}_weights, {p}_weight_shape)
+  {p}_mixed = MatMul ({p}_weights_flat, {p}_values)
+  {p}_mixed_shape = Concat <axis = 0> (batch, kv_count, rows, group, width)
+  {p}_mixed_5d = Reshape ({p}_mixed, {p}_mixed_shape)
+  {p}_mixed_rows = Transpose <perm = [0, 2, 1, 3, 4]> ({p}_mixed_5d)
+  {y} = Reshape ({p}_mixed_rows, y_shape)
 """

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from selfdraft.trt_plugins.cached_attention import summaries
 from selfdraft.trt_plugins.cached_attention.contract import STATES, CachedAttention
 from selfdraft.trt_plugins.cached_attention.int8_kv import dequantise, quantise
-from selfdraft.trt_plugins.cached_attention.selection import slot_blocks, visible
+from selfdraft.trt_plugins.cached_attention.selection import count_blocks_read, slot_blocks, visible
 
 IntArray = NDArray[np.int64]
 Float64 = NDArray[np.float64]
@@ -27,6 +27,8 @@ class Attended:
     y: Float64
     states: dict[str, NDArray[Any]]
     """Every state the op has, by its input name, in the order of the outputs."""
+    blocks_read: int | None
+    """Blocks that the step read for each slot and kv head, the largest; None for ``all``."""
 
 
 def cached_attention(
@@ -79,7 +81,20 @@ def cached_attention(
         # Infinite and NaN keys that a row does see give NaN in its output, no warning.
         with np.errstate(invalid="ignore", over="ignore"):
             y[slot, :rows] = _attend(op, q[slot, :rows], keys, values, seen, past_len=past)
-    return Attended(y=y, states=states)
+    return Attended(
+        y=y,
+        states=states,
+        blocks_read=None
+        if op.selector == "all"
+        else count_blocks_read(
+            op,
+            q,
+            states.get("summary"),
+            past_len=past_len,
+            row_count=row_count,
+            attend_all=attend_all,
+        ),
+    )
 
 
 def _append(

@@ -1,0 +1,121 @@
+"""What an export is told about attention, and the plan by layer that follows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from selfdraft.errors import ConfigError
+from selfdraft.manifest import (
+    BLOCK_TOKENS,
+    AttentionPlan,
+    AttentionSpec,
+    ModelSpec,
+)
+from selfdraft.strict import closest_hint
+from selfdraft.trt_plugins.cached_attention.from_manifest import layer_ops, mtp_op
+
+KINDS = ("dense", "sparse")
+SELECTORS = ("mean_std", "min_max", "infllm_v2", "window")
+KV_TYPES = ("fp32", "int8")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionOptions:
+    """Dense attention, or the block-sparse one of docs/attention.md. Raises ``ConfigError``."""
+
+    kind: Literal["dense", "sparse"] = "dense"
+    selector: Literal["mean_std", "min_max", "infllm_v2", "window"] = "mean_std"
+    budget_tokens: int = 4096
+    """Tokens a row sees, sinks and local window included."""
+    budget_share: float = 0.0
+    """The budget is at least this share of the row's context."""
+    sinks: int = 1
+    """Blocks of 64 at the start that every row sees."""
+    local_blocks: int = 8
+    """Blocks of 64 up to the row's own that it always sees."""
+    first_layers: int = 0
+    """Layers at the start with a budget of their own."""
+    first_budget_tokens: int | None = None
+    """Budget of those; None: they are dense."""
+    mtp_window: int = 1024
+    """Tokens that the MTP layer sees beside the sinks."""
+    kv: Literal["fp32", "int8"] = "fp32"
+    """Storage of the KV cache."""
+
+    def __post_init__(self) -> None:
+        for name, value, known in (
+            ("attention", self.kind, KINDS),
+            ("selector", self.selector, SELECTORS),
+            ("kv", self.kv, KV_TYPES),
+        ):
+            if value not in known:
+                raise ConfigError(
+                    f"{name} {value!r} is unknown{closest_hint(value, known)}",
+                    hint=f"known: {', '.join(known)}",
+                )
+        changed = [name for name in _SPARSE_ONLY if getattr(self, name) != _default(name)]
+        if self.kind == "dense" and changed:
+            raise ConfigError(
+                f"{changed[0]} {getattr(self, changed[0])!r} has no meaning with dense attention",
+                hint="add --attention sparse, or leave it out",
+            )
+        if self.mtp_window < 1:
+            raise ConfigError(
+                f"mtp_window is {self.mtp_window}", hint="choose 1 or more, e.g. 1024"
+            )
+
+    def plan(self, spec: ModelSpec) -> AttentionPlan | None:
+        """Attention of every layer; None where all are dense. Raises ``ConfigError``."""
+        if self.kind == "dense":
+            return None
+        if not 0 <= self.first_layers <= spec.num_layers:
+            raise ConfigError(
+                f"first_layers is {self.first_layers}, the model has {spec.num_layers} layers",
+                hint=f"choose 0 to {spec.num_layers}",
+            )
+        rest = spec.num_layers - self.first_layers
+        first = self._layer(self.first_budget_tokens) if self.first_budget_tokens else None
+        layers = ((first or AttentionSpec()),) * self.first_layers
+        layers += (self._layer(self.budget_tokens),) * rest
+        plan = AttentionPlan(layers=layers, mtp=self._mtp() if spec.mtp else None)
+        layer_ops(spec, plan, kv_dtype=self.kv)  # refuses what no body implements
+        if spec.mtp:
+            mtp_op(spec, plan, kv_dtype=self.kv)
+        return plan
+
+    def _layer(self, budget_tokens: int) -> AttentionSpec:
+        return AttentionSpec(
+            selector=self.selector,
+            sinks=self.sinks,
+            local_blocks=self.local_blocks,
+            budget_tokens=budget_tokens,
+            budget_share=self.budget_share,
+        )
+
+    def _mtp(self) -> AttentionSpec:
+        # A window that begins inside a block needs one block more.
+        blocks = max(-(-self.mtp_window // BLOCK_TOKENS) + 1, 2)
+        return AttentionSpec(
+            selector="window",
+            sinks=self.sinks,
+            local_blocks=blocks,
+            budget_tokens=0,
+            sliding_window=self.mtp_window,
+        )
+
+
+_SPARSE_ONLY = (
+    "selector",
+    "budget_tokens",
+    "budget_share",
+    "sinks",
+    "local_blocks",
+    "first_layers",
+    "first_budget_tokens",
+    "mtp_window",
+)
+
+
+def _default(name: str) -> object:
+    return AttentionOptions.__dataclass_fields__[name].default

@@ -1,0 +1,109 @@
+"""Bundles compute what their checkpoints say, by an implementation that shares nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.checkpoints import write_checkpoint
+from support.hub_model import HubModel
+from support.numerics import FP64_AGAINST_FP32, assert_close
+
+from selfdraft.export.bundle import export_bundle
+from selfdraft.export.options import ExportOptions
+from selfdraft.runtime.backend import Backend, Step
+from selfdraft.runtime.reference import ReferenceBackend
+
+LENGTH = 40
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "mimo": {"family": "mimo", "mtp": "mimo", "config": {"rope_theta": 640_000.0}},
+    "mimo_qwen_head": {"family": "mimo", "mtp": "qwen", "config": {"rms_norm_eps": 1e-3}},
+    "qwen2": {"family": "qwen2", "mtp": "qwen", "kv_heads": 4},
+    "qwen2_mimo_head_tied": {"family": "qwen2", "mtp": "mimo", "tied": True},
+    "qwen3_wide_heads": {"family": "qwen3", "mtp": "qwen", "head_dim": 32, "heads": 6},
+    "qwen3_tied": {"family": "qwen3", "mtp": "mimo", "tied": True, "kv_heads": 1},
+    "qwen3_odd_sizes": {"family": "qwen3", "head_dim": 10, "hidden": 72, "intermediate": 50},
+    "llama3": {"family": "llama", "mtp": "qwen", "config": {"rope_scaling": LLAMA3}},
+    "llama_linear": {
+        "family": "llama",
+        "mtp": "mimo",
+        "config": {"rope_scaling": {"rope_type": "linear", "factor": 3.0}},
+    },
+}
+
+
+def step_of(rows: int) -> Step:
+    """One slot, all rows real, logits of every row."""
+    one = np.ones(1, dtype=np.int64)
+    return Step(
+        past_len=one * 0,
+        row_count=one * rows,
+        attend_all=one,
+        row_index=np.arange(rows, dtype=np.int64)[None],
+    )
+
+
+def compare(backend: Backend, source: Path, *, relative: float) -> None:
+    """Backbone logits, head output and its best values, on ``LENGTH`` random tokens."""
+    model = HubModel(source)
+    ids = np.random.default_rng(5).integers(0, 288, LENGTH).tolist()
+    states = backend.allocate(batch=1, capacity=128)
+    step = step_of(LENGTH - 1)
+    output = backend.run_backbone(states, step, np.array([ids[:-1]], dtype=np.int64))
+    rows = [(0, row) for row in range(LENGTH - 1)]
+    expected = model.backbone(ids[:-1])[2]
+    assert_close(backend.read_rows(output.logits, rows), expected, relative=relative, name="logits")
+    hidden, logits = model.mtp(ids)
+    drafted = backend.run_mtp(states, step, np.array([ids[1:]], dtype=np.int64), output.hidden)
+    found = np.asarray(backend.to_host(drafted.hidden))[0]
+    assert_close(found, hidden, relative=relative, name="hidden")
+    best = np.sort(logits, axis=-1)[:, ::-1][:, : drafted.top_values.shape[-1]]
+    assert_close(np.asarray(drafted.top_values)[0], best, relative=relative, name="top_values")
+    np.testing.assert_array_equal(
+        np.asarray(backend.to_host(drafted.draft_ids))[0], logits.argmax(axis=-1)
+    )
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_reference_of_a_bundle_equals_the_checkpoint(tmp_path, fake_graphs, variant) -> None:
+    source = write_checkpoint(tmp_path / "c", seed=4, **VARIANTS[variant])
+    export_bundle(source, tmp_path / "bundle", ExportOptions())
+    backend = ReferenceBackend.from_bundle(tmp_path / "bundle")
+    compare(backend, source, relative=1e-11)  # fp64 on both sides, weights exact
+
+
+@pytest.mark.parametrize(
+    "variant",
+    ["mimo", *(pytest.param(v, marks=pytest.mark.slow) for v in VARIANTS if v != "mimo")],
+)
+def test_graphs_of_a_bundle_equal_the_checkpoint(tmp_path, variant) -> None:
+    pytest.importorskip("onnxruntime")
+    from selfdraft.runtime.ort import OrtBackend
+
+    source = write_checkpoint(tmp_path / "c", seed=4, **VARIANTS[variant])
+    report = export_bundle(source, tmp_path / "bundle", ExportOptions())
+    backend = OrtBackend(tmp_path / "bundle", report.manifest)
+    compare(backend, source, relative=FP64_AGAINST_FP32)
+
+
+def test_wrong_order_of_query_and_key_is_noticed(tmp_path, fake_graphs) -> None:
+    """The comparison has teeth: a checkpoint with two swapped tensors differs."""
+    options: dict[str, Any] = {"family": "llama", "kv_heads": 4, "seed": 4}
+    source = write_checkpoint(tmp_path / "c", **options)
+    tensors = HubModel(source).tensors
+    names = [f"model.layers.0.self_attn.{name}_proj.weight" for name in ("q", "k")]
+    swapped = {names[0]: tensors[names[1]], names[1]: tensors[names[0]]}
+    other = write_checkpoint(tmp_path / "d", extra=swapped, **options)
+    export_bundle(other, tmp_path / "bundle", ExportOptions())
+    backend = ReferenceBackend.from_bundle(tmp_path / "bundle")
+    with pytest.raises(AssertionError, match="logits"):
+        compare(backend, source, relative=1e-3)
