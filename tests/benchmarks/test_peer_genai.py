@@ -7,27 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import make_checkpoint
 from benchmarks.artifacts import Artifacts
 from benchmarks.engines import open_backend
 from benchmarks.make_checkpoint import Qwen3Geometry
 from selfdraft.runtime.backend import Step
 
-TINY = Qwen3Geometry(
-    hidden=128, layers=2, heads=4, kv_heads=2, head_dim=32, ffn=192, vocab=600, context=131_072
-)
 PROMPT = np.random.default_rng(1).integers(599, size=40)
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Artifacts:
+@pytest.fixture
+def made(tiny: Artifacts) -> Artifacts:
     pytest.importorskip("onnxruntime_genai", reason="the bench extra is not installed")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(make_checkpoint, "Qwen3Geometry", lambda: TINY)
-        made = Artifacts(folder=tmp_path_factory.mktemp("bench"))
-        made.peer_model()
-        made.bundle(mtp=False, weights="int4")
-    return made
+    return tiny
 
 
 def our_logits(made: Artifacts) -> np.ndarray[Any, Any]:
@@ -69,7 +60,7 @@ def test_the_peers_loop_repeats_its_block_after_a_rewind(made: Artifacts) -> Non
 
 
 @pytest.mark.slow
-def test_the_peers_graph_appends_in_place(made: Artifacts) -> None:
+def test_the_peers_graph_appends_in_place(made: Artifacts, tiny_geometry: Qwen3Geometry) -> None:
     from benchmarks.peer_genai import GenaiGraph
 
     peer = GenaiGraph(made.peer_model(), length=20, capacity=128, threads=1)
@@ -79,5 +70,5 @@ def test_the_peers_graph_appends_in_place(made: Artifacts) -> None:
         set(np.flatnonzero((new != old).any(axis=(0, 1, 3))).tolist())
         for new, old in zip(peer.caches, before, strict=True)
     ]
-    assert len(changed) == 2 * TINY.layers
+    assert len(changed) == 2 * tiny_geometry.layers
     assert all(slots == {19} for slots in changed)
