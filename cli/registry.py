@@ -13,6 +13,7 @@ COMMANDS = {
     "export": "Turn a checkpoint into a bundle.",
     "inspect": "Show what a bundle holds and what it costs.",
     "verify": "Check a bundle against its files, its source and itself.",
+    "audit": "Compare sparse with dense attention over a text.",
     "generate": "Complete or answer one prompt.",
     "chat": "Talk with a model, turn by turn.",
     "bench": "Measure plain against speculative decoding.",
