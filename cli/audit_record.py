@@ -64,10 +64,11 @@ def notes_of(report: AuditReport) -> list[str]:
     """What a reader of the figures should know."""
     if report.active:
         return []
-    return [
+    text = (
         f"the budget covers all {report.context} tokens, so every row attended to everything: "
         "give a longer text or --context N"
-    ]
+    )
+    return [text]
 
 
 def _kl(values: list[float]) -> dict[str, float]:
