@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from selfdraft.cli.attention_facts import attention_facts
+from selfdraft.cli.attention_counters import attention_facts
 from selfdraft.cli.measure import MeasureOptions, Series, spread
 from selfdraft.runtime.memory import peak_rss_bytes
 

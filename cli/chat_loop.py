@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from selfdraft.cli.attention_facts import attention_text
+from selfdraft.cli.attention_counters import attention_text
 from selfdraft.cli.console import TextWriter, note, print_json_line
 from selfdraft.cli.conversation import Conversation
 from selfdraft.cli.interrupts import stop_on_interrupt

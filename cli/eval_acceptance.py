@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from selfdraft.cli.attention_facts import attention_facts
+from selfdraft.cli.attention_counters import attention_facts
 from selfdraft.errors import ConfigError, ResourceError
 from selfdraft.runtime.generation import Generation
 from selfdraft.runtime.request import Request
@@ -31,7 +31,7 @@ class Bucket:
     drafted: tuple[int, ...]
     accepted: tuple[int, ...]
     attention: dict[str, Any]
-    """Counters of the steps (``attention_facts``)."""
+    """Counters of the steps (``attention_counters.attention_facts``)."""
 
     @property
     def acceptance(self) -> tuple[float | None, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from selfdraft.cli.attention_facts import attention_facts, attention_text, audit_text
+from selfdraft.cli.attention_counters import attention_facts, attention_text, audit_text
 from selfdraft.cli.interrupts import StopFlag
 from selfdraft.manifest import Manifest
 from selfdraft.runtime.loop import DecodeLoop
