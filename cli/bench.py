@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from selfdraft.cli.bench_prompt import PromptSource
     from selfdraft.cli.measure import MeasureOptions
     from selfdraft.cli.session import Session
+    from selfdraft.runtime.request import Request
 
 
 def command(
@@ -95,7 +96,7 @@ def command(
     session = open_session(bundle, EngineOptions(backend=backend, threads=threads, chunk=chunk))
     wanted = numbers("--drafts", drafts, int, 0, 8)
     forced = numbers("--force-acceptance", force_acceptance, float, 0, 1)
-    chosen = wanted if wanted is not None else (1,) if session.bundle.manifest.has_mtp else ()
+    chosen = (session.default_drafts,) if wanted is None else wanted
     if forced is not None and len(forced) < max(chosen, default=0):
         raise ConfigError(
             f"--force-acceptance has {len(forced)} values for {max(chosen)} drafts",
@@ -121,22 +122,18 @@ def _bench(
 ) -> None:
     from selfdraft.cli.bench_record import HEADER, bench_record, bench_row
     from selfdraft.cli.measure import compare
-    from selfdraft.runtime.request import Request
-    from selfdraft.runtime.sampling import SamplingParams
 
     head = _head(session)
     rows = []
     for length in lengths:
         ids, source_name = source.at_length(length)
-        request = Request(
-            prompt_ids=ids,
-            sampling=SamplingParams(temperature=0.0),
-            max_tokens=tokens,
-            ignore_eos=True,
-        )
         with stage_progress(quiet=as_json) as on_stage:
             measured = compare(
-                session, [request], options, context=length + tokens, on_stage=on_stage
+                session,
+                [_request(ids, tokens)],
+                options,
+                context=length + tokens,
+                on_stage=on_stage,
             )
         for series in measured:
             record = bench_record(
@@ -155,6 +152,19 @@ def _bench(
         threads = f", {head['threads']} threads" if head["threads"] else ""
         say(f"{head['cpu']}{threads}, {head['backend']}")
         say(table(rows, header=HEADER))
+
+
+def _request(ids: tuple[int, ...], tokens: int) -> Request:
+    """Greedy, and always ``tokens`` long."""
+    from selfdraft.runtime.request import Request
+    from selfdraft.runtime.sampling import SamplingParams
+
+    return Request(
+        prompt_ids=ids,
+        sampling=SamplingParams(temperature=0.0),
+        max_tokens=tokens,
+        ignore_eos=True,
+    )
 
 
 def _head(session: Session) -> dict[str, Any]:

@@ -116,7 +116,7 @@ class Shown:
 def _generate(
     session: Session, prompt: str, options: ReplyOptions, *, raw: bool, shown: Shown
 ) -> None:
-    from selfdraft.cli.console import TextWriter, note, print_json
+    from selfdraft.cli.console import TextWriter, note, print_json, prompt_progress
     from selfdraft.cli.prompts import prompt_ids, reply_request
     from selfdraft.cli.reply import reply_record, stream_reply, summary_line
 
@@ -132,7 +132,9 @@ def _generate(
     pieces: list[tuple[str, bool]] = []
     show = writer.write if live else lambda text, drafted: pieces.append((text, drafted))
     try:
-        reply = stream_reply(session.loop(), request, session, show=show)
+        reply = stream_reply(
+            session.loop(), request, session, show=show, on_prefill=prompt_progress
+        )
     finally:
         if live:
             writer.finish()

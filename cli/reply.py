@@ -50,21 +50,7 @@ def stream_reply(
     The end or stop token is not part of the text.
     """
     stop = stop or StopFlag()
-    stream = TextStream(session.tokenizer)
-    ends = end_ids(session.bundle.manifest, request)
-    parts: list[str] = []
-    drafted: list[bool] = []
-
-    def deliver(events: list[TokenEvent]) -> None:
-        for event in events:
-            drafted.append(event.drafted)
-            if event.token not in ends:
-                emit(stream.push([event.token]), event.drafted)
-
-    def emit(text: str, from_draft: bool) -> None:
-        if text:
-            parts.append(text)
-            show(text, from_draft)
+    shown = _ShownText(session, request, show)
 
     def prefilled(done: int, total: int) -> None:
         stop.check()
@@ -72,19 +58,44 @@ def stream_reply(
             on_prefill(done, total)
 
     try:
-        deliver(loop.begin({SLOT: request}, on_progress=prefilled))
+        shown.take(loop.begin({SLOT: request}, on_progress=prefilled))
         while loop.active:
             stop.check()
-            deliver(loop.step())
+            shown.take(loop.step())
     except StopFlag.Stopped:
         loop.cancel(SLOT)
-    emit(stream.finish(), False)
+    shown.finish()
     return Reply(
-        text="".join(parts),
-        drafted=tuple(drafted),
+        text="".join(shown.parts),
+        drafted=tuple(shown.drafted),
         result=loop.result(SLOT),
         stopped=stop.is_set,
     )
+
+
+class _ShownText:
+    """The text of a reply as it grows."""
+
+    def __init__(self, session: Session, request: Request, show: Show) -> None:
+        self._stream = TextStream(session.tokenizer)
+        self._ends = end_ids(session.bundle.manifest, request)
+        self._show = show
+        self.parts: list[str] = []
+        self.drafted: list[bool] = []
+
+    def take(self, events: list[TokenEvent]) -> None:
+        for event in events:
+            self.drafted.append(event.drafted)
+            if event.token not in self._ends:
+                self._emit(self._stream.push([event.token]), event.drafted)
+
+    def finish(self) -> None:
+        self._emit(self._stream.finish(), False)
+
+    def _emit(self, text: str, from_draft: bool) -> None:
+        if text:
+            self.parts.append(text)
+            self._show(text, from_draft)
 
 
 def end_ids(manifest: Manifest, request: Request) -> frozenset[int]:

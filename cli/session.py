@@ -55,6 +55,12 @@ class Session:
         count = getattr(self.backend, "threads", None)
         return count if isinstance(count, int) else None
 
+    @property
+    def default_drafts(self) -> int:
+        """Drafts of a step where the caller does not say."""
+        given = self.options.drafts
+        return int(self.bundle.manifest.has_mtp) if given is None else given
+
     def loop(
         self,
         *,

@@ -94,13 +94,15 @@ def _add_bodies(model: ir.Model, *, opset: int) -> list[tuple[ir.Value, ir.Value
     for node in model.graph:
         if (node.domain, node.op_type) != (OP_DOMAIN, OP_NAME):
             continue
+        for index in range(3):
+            node.replace_input_with(index, _before_flattening(node.inputs[index]))
         query, cache = node.inputs[0], node.inputs[3]
         assert query is not None and cache is not None
         calls.append((query, cache))
         op = _op_of(node)
         if op not in known:
             known[op] = f"{OP_NAME}_{len(known)}"
-            text = function_text(op, name=known[op], opset=opset)
+            text = function_text(op, name=known[op], opset=opset, split_heads=True)
             function = ir.serde.deserialize_function(onnx.parser.parse_function(text))
             model.functions[function.identifier()] = function
         node.op_type = known[op]
@@ -108,6 +110,16 @@ def _add_bodies(model: ir.Model, *, opset: int) -> list[tuple[ir.Value, ir.Value
         for name in list(node.attributes):
             node.attributes.pop(name)
     return calls
+
+
+def _before_flattening(value: ir.Value | None) -> ir.Value:
+    """The heads ``[B, n, heads, d]`` that the module flattened for the op."""
+    assert value is not None
+    producer = value.producer()
+    assert producer is not None and producer.op_type == "Reshape", "q, k, v are flattened heads"
+    heads = producer.inputs[0]
+    assert heads is not None and heads.shape is not None and len(heads.shape) == 4
+    return heads
 
 
 def _op_of(node: ir.Node) -> CachedAttention:

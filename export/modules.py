@@ -103,20 +103,19 @@ class DecoderLayer(nn.Module):
     ) -> Attended:
         spec = self.spec
         batch, rows = x.shape[0], x.shape[1]
-        q_size, kv_size = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
+        num_all = spec.num_heads + 2 * spec.num_kv_heads
+        heads = self.qkv(x).reshape(batch, rows, num_all, spec.head_dim)
+        # Queries and keys are rotated together: they share the angles.
         if spec.qk_norm:
-            q, k, v = torch.split(self.qkv(x), [q_size, kv_size, kv_size], dim=-1)
-            q = q.reshape(batch, rows, spec.num_heads, spec.head_dim)
-            k = k.reshape(batch, rows, spec.num_kv_heads, spec.head_dim)
+            q, k, v = torch.split(heads, [spec.num_heads, *[spec.num_kv_heads] * 2], dim=2)
             q = rms_norm(q, self.q_norm, spec.rms_norm_eps)
             k = rms_norm(k, self.k_norm, spec.rms_norm_eps)
             qk = torch.cat([q, k], dim=2)  # [B, n, Hq + Hkv, d]
         else:
-            merged, v = torch.split(self.qkv(x), [q_size + kv_size, kv_size], dim=-1)
-            qk = merged.reshape(batch, rows, spec.num_heads + spec.num_kv_heads, spec.head_dim)
-        # One rotation for queries and keys: they share the angles.
-        qk = rotary(qk, *angles).reshape(batch, rows, q_size + kv_size)
-        q, k = torch.split(qk, [q_size, kv_size], dim=-1)
+            both = spec.num_heads + spec.num_kv_heads
+            qk, v = torch.split(heads, [both, spec.num_kv_heads], dim=2)
+        q, k = torch.split(rotary(qk, *angles), [spec.num_heads, spec.num_kv_heads], dim=2)
+        q, k, v = (part.reshape(batch, rows, -1) for part in (q, k, v))
         return cached_attention(self.op, q, k, v, state, step)
 
 
