@@ -15,6 +15,8 @@ from selfdraft.runtime.reference import ReferenceStates
 
 LayerArrays = dict[str, NDArray[Any]]
 OnTokens = Callable[[int], None]
+SPARSE_CHUNK_ROWS = 64
+"""Sparse rows at a time: a step reads the blocks that any of its rows chose."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +47,9 @@ class TextPasses:
 
     def fill(self, ids: Sequence[int], *, dense: bool, on_tokens: OnTokens | None = None) -> None:
         """Append ``ids``, a chunk at a time."""
-        for start in range(0, len(ids), self._chunk_rows):
-            chunk = ids[start : start + self._chunk_rows]
+        rows = self._chunk_rows if dense else min(self._chunk_rows, SPARSE_CHUNK_ROWS)
+        for start in range(0, len(ids), rows):
+            chunk = ids[start : start + rows]
             self._run(chunk, dense=dense)
             self.cached += len(chunk)
             if on_tokens:

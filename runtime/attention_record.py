@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from selfdraft.errors import DeviceError
+from selfdraft.errors import BundleError, DeviceError
 from selfdraft.manifest import BLOCK_TOKENS, Manifest
 from selfdraft.runtime.backend import BackboneOutput, Step
 
+BLOCKS_READ = "blocks_read"
+"""Output of a backbone graph with sparse layers: one counter for each of them."""
 AttentionMode = Literal["dense", "sparse"]
 
 
@@ -48,6 +50,26 @@ def sparse_layers(manifest: Manifest) -> tuple[int, ...]:
     if plan is None:
         return ()
     return tuple(i for i, layer in enumerate(plan.layers) if layer.selector != "all")
+
+
+def check_attention(manifest: Manifest) -> None:
+    """Refuse a bundle whose graph does not do what its manifest says of attention.
+
+    Raises ``BundleError``. For engines that run the graphs on a CPU.
+    """
+    mend = "export the bundle again with: selfdraft export CHECKPOINT -o BUNDLE"
+    if manifest.precision.kv == "fp16":
+        raise BundleError("the KV cache is fp16, which no CPU engine runs", hint=mend)
+    if "backbone" not in manifest.graphs:
+        raise BundleError("the manifest has no graph 'backbone'", hint=mend)
+    outputs = {output.name: output for output in manifest.graphs["backbone"].outputs}
+    counted = outputs[BLOCKS_READ].shape[0] if BLOCKS_READ in outputs else 0
+    wanted = len(sparse_layers(manifest))
+    if counted != wanted:
+        raise BundleError(
+            f"the backbone graph is sparse in {counted} layers, the manifest plans {wanted}",
+            hint=mend,
+        )
 
 
 class BlockCounter:
