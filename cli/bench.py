@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from selfdraft.cli.console import print_json_line, say, stage_progress, table
+from selfdraft.cli.numbers import numbers
 from selfdraft.cli.options import BackendOption, BundleArg, ChunkOption, ThreadsOption
 from selfdraft.errors import ConfigError, ResourceError
 
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from selfdraft.cli.measure import MeasureOptions
     from selfdraft.cli.session import Session
     from selfdraft.runtime.request import Request
-
-Number = TypeVar("Number", int, float)
 
 
 def command(
@@ -96,8 +94,8 @@ def command(
     from selfdraft.cli.session import EngineOptions, open_session
 
     session = open_session(bundle, EngineOptions(backend=backend, threads=threads, chunk=chunk))
-    wanted = _numbers("--drafts", drafts, int, 0, 8)
-    forced = _numbers("--force-acceptance", force_acceptance, float, 0, 1)
+    wanted = numbers("--drafts", drafts, int, 0, 8)
+    forced = numbers("--force-acceptance", force_acceptance, float, 0, 1)
     chosen = (session.default_drafts,) if wanted is None else wanted
     if forced is not None and len(forced) < max(chosen, default=0):
         raise ConfigError(
@@ -108,7 +106,7 @@ def command(
         drafts=chosen, repeats=repeats, warmup=warmup, forced_acceptance=forced
     )
     source = choose_prompt(session, prompt=prompt, file=prompt_file)
-    lengths = _numbers("--contexts", contexts, int, 1) or (len(source.ids),)
+    lengths = numbers("--contexts", contexts, int, 1) or (len(source.ids),)
     _check_room(session, max(lengths), tokens)
     _bench(session, options, source, lengths, tokens=tokens, as_json=json_output)
 
@@ -191,24 +189,3 @@ def _check_room(session: Session, length: int, tokens: int) -> None:
             f"{length} prompt tokens and {tokens} more do not fit the context of {limit}",
             hint="lower --contexts or --tokens, or export with a larger --context",
         )
-
-
-def _numbers(
-    option: str,
-    text: str | None,
-    kind: Callable[[str], Number],
-    least: float,
-    most: float = math.inf,
-) -> tuple[Number, ...] | None:
-    """Numbers of a comma-separated option, each between ``least`` and ``most``."""
-    if text is None:
-        return None
-    try:
-        values = tuple(kind(part) for part in text.split(","))
-    except ValueError:
-        raise ConfigError(f"{option} is {text!r}", hint="give numbers: 1,2,3") from None
-    wrong = next((value for value in values if not least <= value <= most), None)
-    if wrong is not None:
-        upper = "" if most == math.inf else f" to {most:g}"
-        raise ConfigError(f"{option} has {wrong}", hint=f"choose from {least:g}{upper}")
-    return values

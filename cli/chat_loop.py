@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from selfdraft.cli.attention_counters import attention_text
 from selfdraft.cli.console import TextWriter, note, print_json_line, prompt_progress
 from selfdraft.cli.conversation import Conversation
 from selfdraft.cli.interrupts import stop_on_interrupt
@@ -197,6 +198,8 @@ class Chat:
                 f"{len(results)} replies: {tokens / seconds:.1f} tokens/s, "
                 f"{tokens / steps:.2f} tokens a step{share}"
             )
+        if read := attention_text(results):
+            note(f"attention: {read}")
         used, capacity = len(self._loop.tokens(0)), self._loop.context_length
         note(f"context: {used} of {capacity} tokens")
 

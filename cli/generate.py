@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from selfdraft.cli.options import (
+    AuditEveryOption,
     BackendOption,
     BundleArg,
     ChunkOption,
@@ -57,6 +58,7 @@ def command(
     backend: BackendOption = "ort",
     threads: ThreadsOption = None,
     context: ContextOption = None,
+    audit_every: AuditEveryOption = None,
     no_stream: Annotated[
         bool, typer.Option("--no-stream", help="Print the text when it is complete.")
     ] = False,
@@ -90,7 +92,12 @@ def command(
     session = open_session(
         bundle,
         EngineOptions(
-            backend=backend, threads=threads, drafts=drafts, context=context, chunk=chunk
+            backend=backend,
+            threads=threads,
+            drafts=drafts,
+            context=context,
+            chunk=chunk,
+            audit_every=audit_every,
         ),
     )
     shown = Shown(stream=not no_stream, provenance=show_provenance, as_json=json_output)

@@ -29,6 +29,8 @@ class EngineOptions:
     drafts: int | None = None
     context: int | None = None
     chunk: int | None = None
+    audit_every: int | None = None
+    """Compare every Nth decode step with dense attention."""
 
     def __post_init__(self) -> None:
         if self.backend not in BACKENDS:
@@ -74,6 +76,7 @@ class Session:
             context_length=self.options.context if context is None else context,
             prefill_rows=self.options.chunk,
             forced_acceptance=forced_acceptance,
+            audit_every=self.options.audit_every,
         )
 
     def chat_template(self) -> ChatTemplate:

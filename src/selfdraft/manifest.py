@@ -240,6 +240,13 @@ class Manifest:
     embedding_file: str = "embedding.safetensors"
     notes: tuple[str, ...] = field(default=())
 
+    def __post_init__(self) -> None:
+        planned = len(self.attention.layers) if self.attention else self.model.num_layers
+        if planned != self.model.num_layers:
+            raise ValueError(
+                f"attention plans {planned} layers, the model has {self.model.num_layers}"
+            )
+
     @property
     def has_mtp(self) -> bool:
         """Whether the bundle can draft for itself."""
