@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from selfdraft.cli.cache_files import CacheFiles
 from selfdraft.cli.console import TextWriter, note, print_json_line
 from selfdraft.cli.conversation import Conversation
 from selfdraft.cli.interrupts import stop_on_interrupt
@@ -26,6 +27,7 @@ from selfdraft.runtime.request import Request
 from selfdraft.runtime.result import GenerationResult
 from selfdraft.strict import closest_hint
 
+CONVERSATION = "conversation"
 SAVE_SCHEMA = "selfdraft.chat/1"
 PROMPT = "> "
 HELP = """\
@@ -47,7 +49,9 @@ class ChatView:
 class Chat:
     """One conversation with one bundle, on one loop that keeps its caches."""
 
-    def __init__(self, session: Session, options: ReplyOptions, view: ChatView) -> None:
+    def __init__(
+        self, session: Session, options: ReplyOptions, view: ChatView, files: CacheFiles
+    ) -> None:
         self._session = session
         self._options = options
         self._view = view
@@ -59,6 +63,10 @@ class Chat:
             system=options.system,
             args=template_args(options.template_args),
         )
+        self._files = files
+        saved = files.restore(self._loop, session).get(CONVERSATION)
+        if saved is not None:
+            self._conversation.restore(saved, self._loop.tokens(0))
         self._results: list[GenerationResult] = []
         self._saved: set[Path] = set()
         self._commands: dict[str, Callable[[str], None]] = {
@@ -88,6 +96,8 @@ class Chat:
             except ToolkitError as error:
                 note(f"error: {error.problem}\nhint: {error.hint}")
                 exit_code = exit_code or (0 if self._interactive else error.exit_code)
+        said = self._conversation.saved_text(self._loop.tokens(0))
+        self._files.keep(self._loop, self._session, extra={CONVERSATION: said})
         return exit_code
 
     def _greet(self) -> None:

@@ -29,6 +29,7 @@ class EngineOptions:
     drafts: int | None = None
     context: int | None = None
     chunk: int | None = None
+    prefill: str = "dense"
 
     def __post_init__(self) -> None:
         if self.backend not in BACKENDS:
@@ -67,6 +68,7 @@ class Session:
             drafts=self.options.drafts if drafts is None else drafts,
             context_length=self.options.context if context is None else context,
             prefill_rows=self.options.chunk,
+            prefill_attention=self.options.prefill,
             forced_acceptance=forced_acceptance,
         )
 
