@@ -7,42 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.checkpoints import write_checkpoint
 
 from selfdraft.manifest import AttentionSpec, capacity_for, load_manifest
 
 pytest.importorskip("torch", reason="the exporter needs torch: pip install 'selfdraft[export]'")
 
 SPARSE = ("--attention", "sparse")
-PLAN = (
-    *SPARSE,
-    *("--selector", "min_max", "--budget", 256, "--budget-share", 0.25),
-    *("--sinks", 2, "--local-blocks", 2, "--first-layers", 1, "--first-budget", 640),
-    *("--mtp-window", 100, "--kv", "int8", "--context", 2048),
-)
 LONG = 40_000
+"""What the config of ``long_checkpoint`` allows."""
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_checkpoint(tmp_path_factory.mktemp("c") / "checkpoint", layers=2, context=LONG)
-
-
-@pytest.fixture(scope="module")
-def bundle(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from typer.testing import CliRunner
-
-    from selfdraft.cli.main import app
-
-    output = tmp_path_factory.mktemp("b") / "sparse"
-    arguments = ["export", str(checkpoint), "-o", str(output), *map(str, PLAN)]
-    result = CliRunner().invoke(app, arguments)
-    assert result.exit_code == 0, result.stderr
-    return output
-
-
-def test_every_option_reaches_the_plan(bundle: Path) -> None:
-    manifest = load_manifest(bundle)
+def test_every_option_reaches_the_plan(sparse_bundle: Path) -> None:
+    manifest = load_manifest(sparse_bundle)
     plan = manifest.attention
     assert plan is not None and manifest.precision.kv == "int8"
     common = {"selector": "min_max", "sinks": 2, "local_blocks": 2, "budget_share": 0.25}
@@ -53,8 +29,8 @@ def test_every_option_reaches_the_plan(bundle: Path) -> None:
     assert (plan.mtp.selector, plan.mtp.sinks, plan.mtp.sliding_window) == ("window", 2, 100)
 
 
-def test_inspect_tells_plan_and_bytes_at_a_context(run: Any, bundle: Path) -> None:
-    facts = json.loads(run("inspect", bundle, "--context", 1024, "--json").stdout)
+def test_inspect_tells_plan_and_bytes_at_a_context(run: Any, sparse_bundle: Path) -> None:
+    facts = json.loads(run("inspect", sparse_bundle, "--context", 1024, "--json").stdout)
     first, rest, mtp = facts["attention"]
     assert (first["layers"], rest["layers"], mtp["layers"]) == ("layer 0", "layer 1", "MTP layer")
     assert (first["seen_tokens"], rest["seen_tokens"]) == (640, 256)
@@ -65,13 +41,13 @@ def test_inspect_tells_plan_and_bytes_at_a_context(run: Any, bundle: Path) -> No
     assert kinds["kv"] == 2 * 2 * 2 * slots * (16 + 2)
     assert kinds["summary"] == 2 * 2 * (slots // 64) * 2 * 16 * 4
     assert facts["state_bytes"]["backbone"] == sum(kinds.values())
-    text = run("inspect", bundle, "--context", 1024).stdout
+    text = run("inspect", sparse_bundle, "--context", 1024).stdout
     assert "min_max: 2 sink and 2 local blocks, budget 256 or 25.0%; sees 256 of 1024" in text
     assert "window of 100 tokens; sees 228 of 1024" in text and "summary" in text
 
 
-def test_share_of_the_context_wins_where_it_is_more(run: Any, bundle: Path) -> None:
-    facts = json.loads(run("inspect", bundle, "--context", 2048, "--json").stdout)
+def test_share_of_the_context_wins_where_it_is_more(run: Any, sparse_bundle: Path) -> None:
+    facts = json.loads(run("inspect", sparse_bundle, "--context", 2048, "--json").stdout)
     assert facts["attention"][1]["seen_tokens"] == 512
 
 
@@ -82,10 +58,10 @@ def test_dense_bundle_says_dense(run: Any, shared_bundle: Path) -> None:
 
 @pytest.mark.parametrize(("context", "told"), [(4096, True), (4097, False), (LONG, False)])
 def test_context_within_the_budget_is_told(
-    run: Any, checkpoint: Path, tmp_path: Path, context: int, told: bool
+    run: Any, long_checkpoint: Path, tmp_path: Path, context: int, told: bool
 ) -> None:
     options = ("--context", context, *SPARSE, "--dry-run", "--json")
-    plan = json.loads(run("export", checkpoint, "-o", tmp_path / "b", *options).stdout)
+    plan = json.loads(run("export", long_checkpoint, "-o", tmp_path / "b", *options).stdout)
     assert plan["context_length"] == context
     assert any("never leaves anything out" in note for note in plan["notes"]) == told
 
@@ -106,9 +82,9 @@ def test_context_within_the_budget_is_told(
     ],
 )
 def test_wrong_attention_options_are_refused(
-    run: Any, checkpoint: Path, tmp_path: Path, options: list[object], part: str
+    run: Any, long_checkpoint: Path, tmp_path: Path, options: list[object], part: str
 ) -> None:
-    result = run("export", checkpoint, "-o", tmp_path / "b", *options)
+    result = run("export", long_checkpoint, "-o", tmp_path / "b", *options)
     assert result.exit_code == 2 and part in result.stderr, result.stderr
     assert not (tmp_path / "b").exists()
 
