@@ -36,15 +36,20 @@ def checked_prefill_attention(manifest: Manifest, wanted: str) -> PrefillAttenti
             f"prefill {wanted!r} is unknown{closest_hint(wanted, known)}",
             hint=f"known: {', '.join(known)}",
         )
-    plan = manifest.attention
     if wanted == "dense":
         return "dense"
-    if plan is None or all(layer.selector == "all" for layer in plan.layers):
+    if not has_sparse_layers(manifest):
         raise ConfigError(
             "prefill 'sparse' is asked for, but every layer of this bundle attends densely",
             hint="leave --prefill out, or export with: --attention sparse",
         )
     return "sparse"
+
+
+def has_sparse_layers(manifest: Manifest) -> bool:
+    """Whether any backbone layer chooses what it attends to."""
+    plan = manifest.attention
+    return plan is not None and any(layer.selector != "all" for layer in plan.layers)
 
 
 def check_fits(cache: SlotCache, loop: Capabilities) -> None:
