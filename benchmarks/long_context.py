@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks.engines import open_backend
 from benchmarks.filled_loop import FilledCache, FilledLoop
 from benchmarks.group_query import GroupQuerySteps
-from benchmarks.options import artifacts, parser
+from benchmarks.options import artifacts, parser, schedule
 from benchmarks.peer_genai import GenaiGraph
 from benchmarks.record import record, write_records
 from benchmarks.speedup import expected_tokens
@@ -31,12 +31,10 @@ from selfdraft.runtime.ort import OrtBackend
 
 BASE, FULL, ABOVE, LONG, LONGEST = 64, 4_096, 4_200, 32_768, 130_900
 """Cached rows: none to speak of, the budget, just above it, 32K, and 128K with room for a reply."""
-LIGHT = Schedule(rounds=10, steps=12, warmup=2)
-HEAVY = Schedule(rounds=6, steps=4, warmup=1)
 ROOM = 32
 RATE = 0.87
 DRAFT_VOCAB = 8_192
-CONTENTS = {"alike": Content(block_spread=0.25), "apart": Content(block_spread=0.0)}
+CONTENTS = {"alike": Content(block_spread=0.35), "apart": Content(block_spread=0.0)}
 """Neighbouring rows that choose nearly the same blocks, and rows that choose for themselves."""
 
 
@@ -89,7 +87,7 @@ def measure_int4(args: argparse.Namespace, *, peer: bool) -> list[dict[str, Any]
         "gqa 4096": sides.group_query(FULL),
         **{f"sparse {n}": sides.sparse(n) for n in (FULL, ABOVE, LONG, LONGEST)},
     }
-    samples = take_turns(light, LIGHT)
+    samples = take_turns(light, schedule(args))
     heavy: dict[str, Contender] = {
         f"{name} {length}": make(length)
         for length in (LONG, LONGEST)
@@ -99,9 +97,14 @@ def measure_int4(args: argparse.Namespace, *, peer: bool) -> list[dict[str, Any]
     graph = sides.peer(LONG)
     if graph is not None:
         heavy["genai 32768"] = graph
-    samples |= take_turns(heavy, HEAVY)
+    samples |= take_turns(heavy, _shorter(args))
     blocks = {name: _blocks(loop) for name, loop in light.items() if isinstance(loop, FilledLoop)}
     return [*_ratios(samples, args), _times(samples, blocks, args)]
+
+
+def _shorter(args: argparse.Namespace) -> Schedule:
+    """Fewer steps: a dense one takes half a second at 128K."""
+    return Schedule(rounds=max(1, args.rounds // 2), steps=max(1, args.steps // 4), warmup=1)
 
 
 def _ratios(samples: dict[str, Samples], args: argparse.Namespace) -> list[dict[str, Any]]:
@@ -181,7 +184,7 @@ def measure_speculative(args: argparse.Namespace, kind: str) -> list[dict[str, A
         attentions=("sparse",),
         drafts=(1,),
         tokens=24,
-        repeats=6,
+        repeats=max(1, args.rounds // 2),
         forced_acceptance=(RATE,),
         content=CONTENTS[kind],
     )

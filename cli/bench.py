@@ -56,9 +56,9 @@ def command(
             min=0,
             max=1,
             metavar="S",
-            help="Of those rows: 0.25 lets neighbours choose the same blocks, 0 each for itself.",
+            help="Of those rows: 0.35 lets neighbours choose the same blocks, 0 each for itself.",
         ),
-    ] = 0.25,
+    ] = 0.35,
     drafts: Annotated[
         str | None,
         typer.Option(
