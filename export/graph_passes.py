@@ -44,7 +44,7 @@ def inline_and_merge(model: ir.Model, *, opset: int) -> None:
 
     calls = _add_bodies(model, opset=opset)
     passes.InlinePass()(model)
-    _share_sizes(calls)
+    _share_sizes(model, calls)
     rounds = ir.passes.PassManager(
         [
             FoldConstantsPass(
@@ -66,17 +66,19 @@ def inline_and_merge(model: ir.Model, *, opset: int) -> None:
     passes.ClearMetadataAndDocStringPass()(model)
 
 
-def _share_sizes(calls: list[tuple[ir.Value, ir.Value]]) -> None:
-    """Read row count and capacity from the first call alone.
+def _share_sizes(model: ir.Model, calls: list[tuple[ir.Value, ir.Value]]) -> None:
+    """Read the row count from ``input_ids`` and the capacity from the first cache alone.
 
     All calls of a graph agree on both, but only the exporter knows: with one source for them
     everything that the bodies derive from sizes and lengths merges into one copy.
     """
-    for call in calls[1:]:
-        for value, first in zip(call, calls[0], strict=True):
+    input_ids = next(value for value in model.graph.inputs if value.name == "input_ids")
+    shared = (input_ids, calls[0][1])
+    for call in calls:
+        for value, source in zip(call, shared, strict=True):
             for node, index in list(value.uses()):
-                if node.op_type == "Shape":
-                    node.replace_input_with(index, first)
+                if node.op_type == "Shape" and value is not source:
+                    node.replace_input_with(index, source)
 
 
 def _add_bodies(model: ir.Model, *, opset: int) -> list[tuple[ir.Value, ir.Value]]:

@@ -57,7 +57,7 @@ def _sizes(op: CachedAttention) -> str:
   batch = Shape <start = 0, end = 1> (past_len)
   rows = Shape <start = 1, end = 2> (q)
   capacity = Shape <start = 2, end = 3> (k_cache)
-  row_end = Squeeze (rows, zeros)
+  row_end = Squeeze (rows)
   row = Range (zero, row_end, one)
   past = Unsqueeze (past_len, ones)
   count = Unsqueeze (row_count, ones)
