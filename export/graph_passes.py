@@ -8,6 +8,7 @@ from typing import Any
 import onnx_ir as ir
 import onnx_ir.passes.common as passes
 
+from selfdraft.export.ort_fusions import fuse_skip_norms
 from selfdraft.trt_plugins.cached_attention.contract import CachedAttention
 
 MERGE_ROUNDS = 4
@@ -38,11 +39,14 @@ def fill_buffers(model: ir.Model, buffers: Mapping[str, Any]) -> None:
         value.const_value = ir.tensor(array, name=name)
 
 
-def inline_and_merge(model: ir.Model, *, opset: int) -> None:
-    """Inline the bodies of our custom ops and merge what their copies compute alike."""
+def inline_and_merge(model: ir.Model, *, opset: int, exact_rows: bool) -> None:
+    """Inline the bodies of our custom ops and merge what their copies compute alike.
+
+    ``exact_rows``: no kernels that round one row otherwise than several.
+    """
     from onnxscript.optimizer._constant_folding import FoldConstantsPass
 
-    calls = _add_bodies(model, opset=opset)
+    calls = _add_bodies(model, opset=opset, exact_rows=exact_rows)
     passes.InlinePass()(model)
     _share_sizes(model, calls)
     rounds = ir.passes.PassManager(
@@ -62,6 +66,7 @@ def inline_and_merge(model: ir.Model, *, opset: int) -> None:
         early_stop=True,
     )
     rounds(model)
+    fuse_skip_norms(model)
     passes.RemoveUnusedOpsetsPass()(model)
     passes.ClearMetadataAndDocStringPass()(model)
 
@@ -81,7 +86,9 @@ def _share_sizes(model: ir.Model, calls: list[tuple[ir.Value, ir.Value]]) -> Non
                     node.replace_input_with(index, source)
 
 
-def _add_bodies(model: ir.Model, *, opset: int) -> list[tuple[ir.Value, ir.Value]]:
+def _add_bodies(
+    model: ir.Model, *, opset: int, exact_rows: bool
+) -> list[tuple[ir.Value, ir.Value]]:
     """Attach one function for each attribute set that occurs, and rename its calls after it.
 
     Returns query and key cache of every call, in order.
@@ -104,7 +111,13 @@ def _add_bodies(model: ir.Model, *, opset: int) -> list[tuple[ir.Value, ir.Value
         op = _op_of(node)
         if op not in known:
             known[op] = f"{OP_NAME}_{len(known)}"
-            text = function_text(op, name=known[op], opset=opset, split_heads=True)
+            text = function_text(
+                op,
+                name=known[op],
+                opset=opset,
+                split_heads=True,
+                one_row_kernel=not exact_rows,
+            )
             function = ir.serde.deserialize_function(onnx.parser.parse_function(text))
             model.functions[function.identifier()] = function
         node.op_type = known[op]
