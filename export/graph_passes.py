@@ -8,7 +8,7 @@ from typing import Any
 import onnx_ir as ir
 import onnx_ir.passes.common as passes
 
-from selfdraft.export.ort_fusions import fuse_rotary, fuse_skip_norms
+from selfdraft.export.ort_fusions import fuse_skip_norms
 from selfdraft.trt_plugins.cached_attention.contract import CachedAttention
 
 MERGE_ROUNDS = 4
@@ -67,9 +67,6 @@ def inline_and_merge(model: ir.Model, *, opset: int, exact_rows: bool) -> None:
     )
     rounds(model)
     fuse_skip_norms(model)
-    if not exact_rows:
-        fuse_rotary(model)
-    passes.RemoveUnusedNodesPass()(model)
     passes.RemoveUnusedOpsetsPass()(model)
     passes.ClearMetadataAndDocStringPass()(model)
 
