@@ -8,9 +8,11 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
+
+from benchmarks.make_checkpoint import Qwen3Geometry, write_checkpoint
 
 ROOT = Path(__file__).resolve().parent.parent
 EXPORT_SOURCES = ("export", "trt_plugins", "src/selfdraft/manifest.py")
@@ -25,16 +27,19 @@ class Artifacts:
     """What the benchmarks run on, kept under ``folder``."""
 
     folder: Path
-    seed: int = 0
+    geometry: Qwen3Geometry = field(default_factory=Qwen3Geometry)
+    """125 M parameters unless a test asks for less."""
+
+    @property
+    def _key(self) -> dict[str, str]:
+        return {"maker": _digest([MAKER]), "geometry": repr(self.geometry)}
 
     def checkpoint(self, *, mtp: bool) -> Path:
-        """The random 125 M checkpoint; the backbone is the same with and without a head."""
-        from benchmarks.make_checkpoint import Qwen3Geometry, write_checkpoint
-
-        path = self.folder / f"random-125m{'-mtp' if mtp else ''}-seed{self.seed}"
-        with _Stamp(path, {"maker": _digest([MAKER])}) as stale:
+        """The random checkpoint; the backbone is the same with and without a head."""
+        path = self.folder / f"random{'-mtp' if mtp else ''}"
+        with _Stamp(path, self._key) as stale:
             if stale:
-                write_checkpoint(path, Qwen3Geometry(), mtp=mtp, seed=self.seed)
+                write_checkpoint(path, self.geometry, mtp=mtp)
         return path
 
     def bundle(
@@ -54,9 +59,9 @@ class Artifacts:
         name = f"{checkpoint.name}-{weights}" + (f"-draft{draft_vocab}" if draft_vocab else "")
         name += "-sparse" if sparse else ""
         path = self.folder / f"{name}.sdbundle"
-        sources = _digest([MAKER, *EXPORT_SOURCES])
+        key = {**self._key, "sources": _digest(EXPORT_SOURCES)}
         # The stamp stays outside: a bundle with a file that its manifest lacks does not load.
-        with _Stamp(path, {"sources": sources}, beside=True) as stale:
+        with _Stamp(path, key, beside=True) as stale:
             if stale:
                 options = ExportOptions(
                     weights=weights,
@@ -74,7 +79,7 @@ class Artifacts:
         checkpoint = self.checkpoint(mtp=False)
         path = self.folder / f"{checkpoint.name}-genai-int4"
         versions = {name: _version(name) for name in PEER_PACKAGES}
-        with _Stamp(path, {"maker": _digest([MAKER]), **versions}) as stale:
+        with _Stamp(path, {**self._key, **versions}) as stale:
             if stale:
                 _build_peer(checkpoint, path, cache=self.folder / "genai-cache")
         return path

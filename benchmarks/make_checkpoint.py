@@ -12,12 +12,13 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 DType = Literal["bf16", "fp32"]
-TORCH_DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
+DTYPE_NAMES: dict[DType, str] = {"bf16": "bfloat16", "fp32": "float32"}
 END_TOKEN = "<|endoftext|>"
 
 
@@ -53,12 +54,13 @@ def write_checkpoint(
 
     The backbone's tensors are the same with and without ``mtp``, which adds ``mtp.*``.
     """
+    import torch
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
     generator = torch.Generator().manual_seed(seed)
     tensors = {
-        name: tensor.to(TORCH_DTYPES[dtype])
+        name: tensor.to(getattr(torch, DTYPE_NAMES[dtype]))
         for name, tensor in random_tensors(geometry, generator, mtp=mtp)
     }
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
@@ -78,7 +80,7 @@ def qwen3_config(
         "attention_bias": False,
         "attention_dropout": 0.0,
         "bos_token_id": None,
-        "dtype": {"bf16": "bfloat16", "fp32": "float32"}[dtype],
+        "dtype": DTYPE_NAMES[dtype],
         "eos_token_id": end_id,
         "head_dim": geometry.head_dim,
         "hidden_act": "silu",
@@ -152,11 +154,15 @@ def _decoder_layer(
 def _normal(
     generator: torch.Generator, rows: int, columns: int, *, std: float | None = None
 ) -> torch.Tensor:
+    import torch
+
     scale = columns**-0.5 if std is None else std
     return torch.randn(rows, columns, generator=generator) * scale
 
 
 def _norm(generator: torch.Generator, size: int) -> torch.Tensor:
+    import torch
+
     # Not ones: an optimiser could fold a multiplication by one away.
     return 1 + 0.1 * torch.randn(size, generator=generator)
 
@@ -208,7 +214,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--mtp", action="store_true", help="add an MTP head (Qwen names)")
-    parser.add_argument("--dtype", choices=list(TORCH_DTYPES), default="bf16")
+    parser.add_argument("--dtype", choices=list(DTYPE_NAMES), default="bf16")
     parser.add_argument("--seed", type=int, default=0)
     sizes = list(Qwen3Geometry.__slots__)
     for size in sizes:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks.engines import BATCH_TOKEN
 
@@ -33,6 +34,22 @@ class GenaiLoop:
         # Its end token is the last id: a prompt must not hold it.
         self._prompt = random.integers(vocab - 1, size=length).astype(np.int32)
         self._generator.append_tokens(self._prompt[:-1])
+
+    @property
+    def tokens(self) -> list[int]:
+        """Prompt and reply so far."""
+        return [int(token) for token in self._generator.get_sequence(0)]
+
+    def restart(self, prompt: NDArray[Any]) -> None:
+        """Forget everything and compute ``prompt [T]``."""
+        self._generator.rewind_to(0)
+        self._generator.append_tokens(prompt.astype(np.int32))
+
+    def logits(self) -> NDArray[np.float32]:
+        """Logits ``[V]`` of the newest position."""
+        rows = np.asarray(self._generator.get_logits(), dtype=np.float32)
+        newest: NDArray[np.float32] = rows.reshape(-1, rows.shape[-1])[-1]
+        return newest
 
     def prepare(self) -> None:
         """Back to the prompt; its rows stay in the caches."""
@@ -61,6 +78,8 @@ class GenaiGraph:
         )
         self._io = self._session.io_binding()
         self._kept: list[Any] = []
+        self.caches: list[NDArray[np.float32]] = []
+        """Keys and values of every layer, ``[1, Hkv, capacity, d]``."""
         random = np.random.default_rng(0)
         for tensor in self._session.get_inputs():
             if not tensor.name.startswith("past_key_values."):
@@ -68,6 +87,7 @@ class GenaiGraph:
             cache = np.zeros((1, tensor.shape[1], capacity, _head_size(model_folder)), np.float32)
             filled = cache[:, :, :length]
             filled[...] = random.standard_normal(filled.shape, dtype=np.float32)
+            self.caches.append(cache)
             value = self._bind_input(tensor.name, cache)
             # One buffer as past and present: the operator then appends in place.
             present = tensor.name.replace("past_key_values", "present")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from selfdraft.cli.console import print_json_line, say, stage_progress, table
+from selfdraft.cli.numbers import numbers
 from selfdraft.cli.options import (
     BackendOption,
     BundleArg,
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from selfdraft.cli.bench_prompt import PromptSource
     from selfdraft.cli.measure import MeasureOptions
     from selfdraft.cli.session import Session
+    from selfdraft.runtime.request import Request
 
 DEFAULT_TOKENS = 64
-Number = TypeVar("Number", int, float)
 
 
 def command(
@@ -173,8 +173,7 @@ def _options(
 ) -> MeasureOptions:
     from selfdraft.cli.measure import MeasureOptions
 
-    usual = (1,) if session.bundle.manifest.has_mtp else ()
-    chosen = usual if drafts is None else drafts
+    chosen = (session.default_drafts,) if drafts is None else drafts
     check_forced(forced, chosen)
     return MeasureOptions(drafts=chosen, repeats=repeats, warmup=warmup, forced_acceptance=forced)
 
@@ -221,22 +220,18 @@ def _bench(
 ) -> None:
     from selfdraft.cli.bench_record import HEADER, bench_record, bench_row
     from selfdraft.cli.measure import compare
-    from selfdraft.runtime.request import Request
-    from selfdraft.runtime.sampling import SamplingParams
 
     head = _head(session)
     rows = []
     for length in lengths:
         ids, source_name = source.at_length(length)
-        request = Request(
-            prompt_ids=ids,
-            sampling=SamplingParams(temperature=0.0),
-            max_tokens=tokens,
-            ignore_eos=True,
-        )
         with stage_progress(quiet=as_json) as on_stage:
             measured = compare(
-                session, [request], options, context=length + tokens, on_stage=on_stage
+                session,
+                [_request(ids, tokens)],
+                options,
+                context=length + tokens,
+                on_stage=on_stage,
             )
         for series in measured:
             record = bench_record(
@@ -255,6 +250,19 @@ def _bench(
         threads = f", {head['threads']} threads" if head["threads"] else ""
         say(f"{head['cpu']}{threads}, {head['backend']}")
         say(table(rows, header=HEADER))
+
+
+def _request(ids: tuple[int, ...], tokens: int) -> Request:
+    """Greedy, and always ``tokens`` long."""
+    from selfdraft.runtime.request import Request
+    from selfdraft.runtime.sampling import SamplingParams
+
+    return Request(
+        prompt_ids=ids,
+        sampling=SamplingParams(temperature=0.0),
+        max_tokens=tokens,
+        ignore_eos=True,
+    )
 
 
 def _head(session: Session) -> dict[str, Any]:
@@ -280,24 +288,3 @@ def check_room(session: Session, length: int, what: str) -> None:
             f"{what} do not fit the context of {limit}",
             hint="lower --context or --tokens, or export with a larger --context",
         )
-
-
-def numbers(
-    option: str,
-    text: str | None,
-    kind: Callable[[str], Number],
-    least: float,
-    most: float = math.inf,
-) -> tuple[Number, ...] | None:
-    """Numbers of a comma-separated option, each between ``least`` and ``most``."""
-    if text is None:
-        return None
-    try:
-        values = tuple(kind(part) for part in text.split(","))
-    except ValueError:
-        raise ConfigError(f"{option} is {text!r}", hint="give numbers: 1,2,3") from None
-    wrong = next((value for value in values if not least <= value <= most), None)
-    if wrong is not None:
-        upper = "" if most == math.inf else f" to {most:g}"
-        raise ConfigError(f"{option} has {wrong}", hint=f"choose from {least:g}{upper}")
-    return values

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from selfdraft.cli.attention_counters import attention_text
 from selfdraft.cli.cache_files import CacheFiles
-from selfdraft.cli.console import TextWriter, note, print_json_line
+from selfdraft.cli.console import TextWriter, note, print_json_line, prompt_progress
 from selfdraft.cli.conversation import Conversation
 from selfdraft.cli.interrupts import stop_on_interrupt
 from selfdraft.cli.prompts import ReplyOptions, reply_request, template_args
@@ -137,7 +138,14 @@ class Chat:
         writer = TextWriter(provenance=self._view.provenance)
         show = (lambda _text, _drafted: None) if self._view.as_json else writer.write
         with stop_on_interrupt() as stop:
-            reply = stream_reply(self._loop, request, self._session, show=show, stop=stop)
+            reply = stream_reply(
+                self._loop,
+                request,
+                self._session,
+                show=show,
+                stop=stop,
+                on_prefill=prompt_progress,
+            )
         writer.finish()
         if reply.result.tokens:
             self._keep(reply, request)
@@ -200,6 +208,8 @@ class Chat:
                 f"{len(results)} replies: {tokens / seconds:.1f} tokens/s, "
                 f"{tokens / steps:.2f} tokens a step{share}"
             )
+        if read := attention_text(results):
+            note(f"attention: {read}")
         used, capacity = len(self._loop.tokens(0)), self._loop.context_length
         note(f"context: {used} of {capacity} tokens")
 

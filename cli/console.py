@@ -14,6 +14,7 @@ from selfdraft.runtime.text_stream import terminal_safe
 
 DRAFTED_STYLE = ("\x1b[32m", "\x1b[0m")
 DRAFTED_MARKS = ("‹", "›")
+LONG_PROMPT_TOKENS = 1024
 
 OnStage = Callable[[str, int, int], None]
 """Called with a stage, and how much of it is done, of how much."""
@@ -71,6 +72,14 @@ class TextWriter:
             sys.stdout.write("\n")
             self._at_line_start = True
         sys.stdout.flush()
+
+
+def prompt_progress(done: int, total: int) -> None:
+    """Show on a terminal how much of a long prompt is computed; the line goes when it is done."""
+    if total >= LONG_PROMPT_TOKENS and sys.stderr.isatty():
+        shown = "" if done == total else f"prompt {done}/{total} tokens"
+        sys.stderr.write(f"\r\x1b[K{shown}")
+        sys.stderr.flush()
 
 
 def table(rows: Sequence[Sequence[object]], *, header: Sequence[str] = ()) -> str:

@@ -12,6 +12,7 @@ from selfdraft.cli.options import DraftsOption, JsonOption, ThreadsOption
 
 if TYPE_CHECKING:
     from selfdraft.cli.measure import Series
+    from selfdraft.cli.reply import Reply
     from selfdraft.cli.session import Session
     from selfdraft.runtime.request import Request
 
@@ -24,7 +25,9 @@ def command(
     prompt: Annotated[
         str | None,
         typer.Argument(
-            metavar="[PROMPT]", help="What to ask.", show_default="an example of the model"
+            metavar="[PROMPT]",
+            help="What to ask; - reads it from stdin.",
+            show_default="an example of the model",
         ),
     ] = None,
     checkpoint: Annotated[
@@ -69,41 +72,55 @@ def command(
 
 
 def _run(session: Session, prompt: str | None, *, as_json: bool) -> None:
-    from selfdraft.cli.measure import MeasureOptions, compare
-    from selfdraft.cli.reply import reply_record, stream_reply, summary_line
+    from selfdraft.cli.prompts import read_prompt
+    from selfdraft.cli.reply import reply_record
 
-    text = prompt or _example(session)
+    text = read_prompt(prompt) if prompt else _example(session)
     request = _request(session, text)
-    loop = session.loop()
-    writer = TextWriter()
-    if not as_json:
-        note(f"> {text}")
-    show = (lambda _text, _drafted: None) if as_json else writer.write
-    reply = stream_reply(loop, request, session, show=show)
-    writer.finish()
-    if not as_json:
-        note(summary_line(reply.result))
+    reply = _answer(session, text, request, as_json=as_json)
     examples = session.bundle.manifest.text.examples[:MEASURED_PROMPTS]
-    requests = [_request(session, example) for example in examples or (text,)]
-    longest = max(len(r.prompt_ids) for r in requests) + MAX_TOKENS
-    with stage_progress(quiet=as_json) as on_stage:
-        measured = compare(
-            session,
-            requests,
-            MeasureOptions(drafts=(loop.drafts,) if loop.drafts else ()),
-            context=min(longest, loop.context_length),
-            on_stage=on_stage,
-        )
+    requests = [_request(session, example) for example in examples] or [request]
+    measured = _measure(session, requests, quiet=as_json)
+    path = session.bundle.path
     if as_json:
-        record = reply_record(reply, bundle=str(session.bundle.path), prompt_ids=request.prompt_ids)
+        record = reply_record(reply, bundle=str(path), prompt_ids=request.prompt_ids)
         print_json({"schema": SCHEMA, "reply": record, "measured": _measured(measured)})
         return
     _print_measured(measured, num_prompts=len(requests))
     say(
-        f"\nnext:\n  selfdraft chat {session.bundle.path}\n"
-        f"  selfdraft inspect {session.bundle.path}\n"
-        f"  selfdraft bench {session.bundle.path} --drafts 1,2,3"
+        f"\nnext:\n  selfdraft chat {path}\n  selfdraft inspect {path}\n"
+        f"  selfdraft bench {path} --drafts 1,2,3"
     )
+
+
+def _answer(session: Session, text: str, request: Request, *, as_json: bool) -> Reply:
+    from selfdraft.cli.reply import stream_reply, summary_line
+
+    if as_json:
+        return stream_reply(session.loop(), request, session, show=lambda _text, _drafted: None)
+    note(f"> {text}")
+    writer = TextWriter()
+    reply = stream_reply(session.loop(), request, session, show=writer.write)
+    writer.finish()
+    note(summary_line(reply.result))
+    return reply
+
+
+def _measure(session: Session, requests: list[Request], *, quiet: bool) -> list[Series]:
+    """Plain and speculative decoding of the same requests; nothing where replies are too short."""
+    from selfdraft.cli.measure import MeasureOptions, compare
+
+    longest = max(len(r.prompt_ids) for r in requests) + MAX_TOKENS
+    drafts = session.default_drafts
+    with stage_progress(quiet=quiet) as on_stage:
+        measured = compare(
+            session,
+            requests,
+            MeasureOptions(drafts=(drafts,) if drafts else ()),
+            context=min(longest, session.bundle.manifest.limits.context_length),
+            on_stage=on_stage,
+        )
+    return measured if all(series.step_s for series in measured) else []
 
 
 def _request(session: Session, prompt: str) -> Request:
@@ -137,6 +154,9 @@ def _print_measured(measured: list[Series], *, num_prompts: int) -> None:
     from selfdraft.cli.measure import spread
     from selfdraft.cli.reply import ordinal
 
+    if not measured:
+        note("the replies are too short to measure a speed")
+        return
     plain = spread(measured[0].tok_per_s)["median"]
     rows = []
     for series in measured:

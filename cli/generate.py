@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from selfdraft.cli.options import (
+    AuditEveryOption,
     BackendOption,
     BundleArg,
     ChunkOption,
@@ -64,6 +65,7 @@ def command(
     backend: BackendOption = "ort",
     threads: ThreadsOption = None,
     context: ContextOption = None,
+    audit_every: AuditEveryOption = None,
     no_stream: Annotated[
         bool, typer.Option("--no-stream", help="Print the text when it is complete.")
     ] = False,
@@ -105,6 +107,7 @@ def command(
             drafts=drafts,
             context=context,
             chunk=chunk,
+            audit_every=audit_every,
             prefill=prefill,
         ),
     )
@@ -130,7 +133,7 @@ def _generate(
     shown: Shown,
     files: CacheFiles,
 ) -> None:
-    from selfdraft.cli.console import TextWriter, note, print_json
+    from selfdraft.cli.console import TextWriter, note, print_json, prompt_progress
     from selfdraft.cli.prompts import prompt_ids, reply_request
     from selfdraft.cli.reply import reply_record, stream_reply, summary_line
 
@@ -148,7 +151,7 @@ def _generate(
     pieces: list[tuple[str, bool]] = []
     show = writer.write if live else lambda text, drafted: pieces.append((text, drafted))
     try:
-        reply = stream_reply(loop, request, session, show=show)
+        reply = stream_reply(loop, request, session, show=show, on_prefill=prompt_progress)
     finally:
         if live:
             writer.finish()

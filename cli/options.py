@@ -146,6 +146,16 @@ SeedOption = Annotated[
         show_default="a new one each time",
     ),
 ]
+AuditEveryOption = Annotated[
+    int | None,
+    typer.Option(
+        "--audit-every",
+        min=1,
+        metavar="N",
+        help="Run every Nth step densely too and record the difference; no token changes.",
+        show_default=False,
+    ),
+]
 StopOption = Annotated[
     list[str] | None,
     typer.Option(

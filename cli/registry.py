@@ -13,6 +13,8 @@ COMMANDS = {
     "export": "Turn a checkpoint into a bundle.",
     "inspect": "Show what a bundle holds and what it costs.",
     "verify": "Check a bundle against its files, its source and itself.",
+    "audit": "Compare sparse with dense attention over a text.",
+    "eval": "Measure retrieval and acceptance at length.",
     "generate": "Complete or answer one prompt.",
     "chat": "Talk with a model, turn by turn.",
     "bench": "Measure plain against speculative decoding.",

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from selfdraft.cli.attention_counters import attention_facts, attention_text, audit_text
 from selfdraft.cli.interrupts import StopFlag
 from selfdraft.manifest import Manifest
 from selfdraft.runtime.loop import DecodeLoop
@@ -49,21 +50,7 @@ def stream_reply(
     The end or stop token is not part of the text.
     """
     stop = stop or StopFlag()
-    stream = TextStream(session.tokenizer)
-    ends = end_ids(session.bundle.manifest, request)
-    parts: list[str] = []
-    drafted: list[bool] = []
-
-    def deliver(events: list[TokenEvent]) -> None:
-        for event in events:
-            drafted.append(event.drafted)
-            if event.token not in ends:
-                emit(stream.push([event.token]), event.drafted)
-
-    def emit(text: str, from_draft: bool) -> None:
-        if text:
-            parts.append(text)
-            show(text, from_draft)
+    shown = _ShownText(session, request, show)
 
     def prefilled(done: int, total: int) -> None:
         stop.check()
@@ -71,19 +58,44 @@ def stream_reply(
             on_prefill(done, total)
 
     try:
-        deliver(loop.begin({SLOT: request}, on_progress=prefilled))
+        shown.take(loop.begin({SLOT: request}, on_progress=prefilled))
         while loop.active:
             stop.check()
-            deliver(loop.step())
+            shown.take(loop.step())
     except StopFlag.Stopped:
         loop.cancel(SLOT)
-    emit(stream.finish(), False)
+    shown.finish()
     return Reply(
-        text="".join(parts),
-        drafted=tuple(drafted),
+        text="".join(shown.parts),
+        drafted=tuple(shown.drafted),
         result=loop.result(SLOT),
         stopped=stop.is_set,
     )
+
+
+class _ShownText:
+    """The text of a reply as it grows."""
+
+    def __init__(self, session: Session, request: Request, show: Show) -> None:
+        self._stream = TextStream(session.tokenizer)
+        self._ends = end_ids(session.bundle.manifest, request)
+        self._show = show
+        self.parts: list[str] = []
+        self.drafted: list[bool] = []
+
+    def take(self, events: list[TokenEvent]) -> None:
+        for event in events:
+            self.drafted.append(event.drafted)
+            if event.token not in self._ends:
+                self._emit(self._stream.push([event.token]), event.drafted)
+
+    def finish(self) -> None:
+        self._emit(self._stream.finish(), False)
+
+    def _emit(self, text: str, from_draft: bool) -> None:
+        if text:
+            self.parts.append(text)
+            self._show(text, from_draft)
 
 
 def end_ids(manifest: Manifest, request: Request) -> frozenset[int]:
@@ -101,6 +113,7 @@ def reply_record(reply: Reply, *, bundle: str, prompt_ids: Sequence[int]) -> dic
         "prompt_ids": list(prompt_ids),
         "text": reply.text,
         **asdict(result),
+        "attention": attention_facts([result]),
         "drafted_tokens": reply.drafted,
         "acceptance_per_position": result.acceptance_per_position,
         "acceptance_rate": result.acceptance_rate,
@@ -120,6 +133,7 @@ def summary_line(result: GenerationResult) -> str:
         parts.append(f"accepted {acceptance_text(result)}")
     if result.reused_tokens:
         parts.append(f"{result.reused_tokens} of {result.prompt_tokens} prompt tokens reused")
+    parts += [text for text in (attention_text([result]), audit_text(result)) if text]
     return " · ".join(parts)
 
 

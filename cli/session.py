@@ -29,6 +29,8 @@ class EngineOptions:
     drafts: int | None = None
     context: int | None = None
     chunk: int | None = None
+    audit_every: int | None = None
+    """Compare every Nth decode step with dense attention."""
     prefill: str = "dense"
 
     def __post_init__(self) -> None:
@@ -54,6 +56,12 @@ class Session:
         count = getattr(self.backend, "threads", None)
         return count if isinstance(count, int) else None
 
+    @property
+    def default_drafts(self) -> int:
+        """Drafts of a step where the caller does not say."""
+        given = self.options.drafts
+        return int(self.bundle.manifest.has_mtp) if given is None else given
+
     def loop(
         self,
         *,
@@ -70,6 +78,7 @@ class Session:
             prefill_rows=self.options.chunk,
             prefill_attention=self.options.prefill,
             forced_acceptance=forced_acceptance,
+            audit_every=self.options.audit_every,
         )
 
     def chat_template(self) -> ChatTemplate:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from selfdraft.errors import ConfigError
+from selfdraft.export.attention_checks import check_budget, check_kv, check_plan
 from selfdraft.manifest import (
     BLOCK_TOKENS,
     AttentionPlan,
@@ -45,6 +46,7 @@ class AttentionOptions:
     """Storage of the KV cache."""
 
     def __post_init__(self) -> None:
+        check_kv(self.kv)
         for name, value, known in (
             ("attention", self.kind, KINDS),
             ("selector", self.selector, SELECTORS),
@@ -70,6 +72,8 @@ class AttentionOptions:
             raise ConfigError(
                 f"mtp_window is {self.mtp_window}", hint="choose 1 or more, e.g. 1024"
             )
+        if self.kind == "sparse":
+            check_budget(self)
 
     def plan(self, spec: ModelSpec) -> AttentionPlan | None:
         """Attention of every layer; None where all are dense. Raises ``ConfigError``."""
@@ -85,6 +89,7 @@ class AttentionOptions:
         layers = ((first or AttentionSpec()),) * self.first_layers
         layers += (self._layer(self.budget_tokens),) * rest
         plan = AttentionPlan(layers=layers, mtp=self._mtp() if spec.mtp else None)
+        check_plan(self, plan, spec)
         layer_ops(spec, plan, kv_dtype=self.kv)  # refuses what no body implements
         if spec.mtp:
             mtp_op(spec, plan, kv_dtype=self.kv)

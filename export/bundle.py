@@ -192,6 +192,7 @@ def _write_parts(
         target=options.target,
         attention=plan.attention,
         kv_dtype=options.attention.kv,
+        exact_rows=_exact_rows(options),
     )
     for graph in graphs.values():
         sync_file(folder / graph.file)
@@ -216,6 +217,7 @@ def _manifest(
             int4_block=plan.weights.int4_block,
             activations="fp32",
             kv=options.attention.kv,
+            exact_rows=_exact_rows(options),
         ),
         limits=plan.limits,
         text=plan.text.spec,
@@ -227,6 +229,11 @@ def _manifest(
         embedding_file=EMBEDDING_FILE,
         notes=plan.notes,
     )
+
+
+def _exact_rows(options: ExportOptions) -> bool:
+    """int8 arithmetic inside int4 matmuls bounds exactness already: there speed comes first."""
+    return options.weights == "fp32" if options.exact_rows is None else options.exact_rows
 
 
 def _draft_ids(

@@ -61,14 +61,15 @@ class Rotary(nn.Module):
         self.scale = spec.rope.scale
 
     def forward(self, past_len: Tensor, rows: int) -> tuple[Tensor, Tensor]:
-        position = past_len[:, None] + torch.arange(rows)  # [B, n]
-        angle = position[..., None].to(torch.float32) * self.inv_freq  # [B, n, d/2]
+        # unsqueeze, not indexing: an index leaves empty slices in the traced graph.
+        position = past_len.unsqueeze(1) + torch.arange(rows)  # [B, n]
+        angle = position.unsqueeze(2).to(torch.float32) * self.inv_freq  # [B, n, d/2]
         cos, sin = angle.cos(), angle.sin()
         if self.scale != 1.0:
             cos, sin = cos * self.scale, sin * self.scale
         return (
-            torch.cat([cos, cos], dim=-1)[:, :, None],
-            torch.cat([-sin, sin], dim=-1)[:, :, None],
+            torch.cat([cos, cos], dim=-1).unsqueeze(2),
+            torch.cat([-sin, sin], dim=-1).unsqueeze(2),
         )
 
 
@@ -103,20 +104,19 @@ class DecoderLayer(nn.Module):
     ) -> Attended:
         spec = self.spec
         batch, rows = x.shape[0], x.shape[1]
-        q_size, kv_size = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
+        num_all = spec.num_heads + 2 * spec.num_kv_heads
+        heads = self.qkv(x).reshape(batch, rows, num_all, spec.head_dim)
+        # Queries and keys are rotated together: they share the angles.
         if spec.qk_norm:
-            q, k, v = torch.split(self.qkv(x), [q_size, kv_size, kv_size], dim=-1)
-            q = q.reshape(batch, rows, spec.num_heads, spec.head_dim)
-            k = k.reshape(batch, rows, spec.num_kv_heads, spec.head_dim)
+            q, k, v = torch.split(heads, [spec.num_heads, *[spec.num_kv_heads] * 2], dim=2)
             q = rms_norm(q, self.q_norm, spec.rms_norm_eps)
             k = rms_norm(k, self.k_norm, spec.rms_norm_eps)
             qk = torch.cat([q, k], dim=2)  # [B, n, Hq + Hkv, d]
         else:
-            merged, v = torch.split(self.qkv(x), [q_size + kv_size, kv_size], dim=-1)
-            qk = merged.reshape(batch, rows, spec.num_heads + spec.num_kv_heads, spec.head_dim)
-        # One rotation for queries and keys: they share the angles.
-        qk = rotary(qk, *angles).reshape(batch, rows, q_size + kv_size)
-        q, k = torch.split(qk, [q_size, kv_size], dim=-1)
+            both = spec.num_heads + spec.num_kv_heads
+            qk, v = torch.split(heads, [both, spec.num_kv_heads], dim=2)
+        q, k = torch.split(rotary(qk, *angles), [spec.num_heads, spec.num_kv_heads], dim=2)
+        q, k, v = (part.reshape(batch, rows, -1) for part in (q, k, v))
         return cached_attention(self.op, q, k, v, state, step)
 
 
@@ -127,7 +127,7 @@ def _counted(counters: list[Tensor]) -> list[Tensor]:
 
 def _pick_rows(x: Tensor, row_index: Tensor) -> Tensor:
     """Rows ``[B, m, H]`` of ``x [B, n, H]``."""
-    return torch.gather(x, 1, row_index[..., None].expand(-1, -1, x.shape[2]))
+    return torch.gather(x, 1, row_index.unsqueeze(2).expand(-1, -1, x.shape[2]))
 
 
 class Backbone(nn.Module):
@@ -234,8 +234,8 @@ class MtpHead(nn.Module):
         eps = self.spec.rms_norm_eps
         token = nn.functional.embedding(input_ids, embedding)
         if self.wiring.mask_first_embedding:
-            position = past_len[:, None] + torch.arange(input_ids.shape[1])
-            token = token * (position > 0)[..., None].to(token.dtype)
+            position = past_len.unsqueeze(1) + torch.arange(input_ids.shape[1])
+            token = token * (position > 0).unsqueeze(2).to(token.dtype)
         parts = [
             rms_norm(hidden, self.hidden_norm, eps),
             rms_norm(token, self.embedding_norm, eps),

@@ -82,8 +82,8 @@ def _kept_count(
     low = high = num_known + outside
     if law.top_p < 1:
         low = min(low, int(mass.searchsorted(law.top_p * total.low)) + 1)
-        cut = int(mass.searchsorted(law.top_p * total.high)) + 1
-        high = cut if cut <= num_known else high
+        # Past the candidates this says one rank beyond them: not known.
+        high = min(high, int(mass.searchsorted(law.top_p * total.high)) + 1)
     if law.min_p > 0:
         above = int(np.count_nonzero(weights >= law.min_p))
         low = min(low, above)

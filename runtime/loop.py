@@ -19,6 +19,7 @@ import numpy as np
 
 from selfdraft.errors import ConfigError, ResourceError
 from selfdraft.manifest import MAX_STEP_ROWS, RESERVE_SLOTS, capacity_for
+from selfdraft.runtime.attention_record import BlockCounter
 from selfdraft.runtime.backend import BackboneOutput, Backend, DeviceTensor, FloatArray, IntArray
 from selfdraft.runtime.draft import Drafter, MtpDrafter
 from selfdraft.runtime.prefill import SPARSE_CHUNK_ROWS, OnProgress, Prefill
@@ -28,6 +29,7 @@ from selfdraft.runtime.run import Run, start_run
 from selfdraft.runtime.slot_cache import SlotCache
 from selfdraft.runtime.slot_checks import check_fits, check_states, checked_prefill_attention
 from selfdraft.runtime.slots import SlotTable, StepArrays
+from selfdraft.runtime.step_audit import StepAudit
 from selfdraft.runtime.verify import ForcedAcceptance, Verdict, accept_while_equal
 
 MAX_DRAFTS = 8
@@ -40,7 +42,8 @@ class DecodeLoop:
     ``context_length``, ``prefill_rows``: None takes the bundle's limits. ``prefill_attention``:
     prompts attend densely, or as a decode step does (64 rows at a time by default). ``step_rows`` pads
     decode steps to at least so many rows, so that plain and speculative decoding run the same kernels.
-    ``forced_acceptance`` replaces the verdicts for benchmarks. Raises ``ConfigError``.
+    ``forced_acceptance`` replaces the verdicts for benchmarks. ``audit_every`` N compares every Nth
+    step with dense attention (``runtime.step_audit``). Raises ``ConfigError``.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class DecodeLoop:
         prefill_attention: str = "dense",
         step_rows: int = 1,
         forced_acceptance: Sequence[float] | None = None,
+        audit_every: int | None = None,
     ) -> None:
         limits = backend.manifest.limits
         if batch < 1:
@@ -83,6 +87,10 @@ class DecodeLoop:
             chunk_rows=chunk_rows,
             attention=self.prefill_attention,
         )
+        self._blocks = BlockCounter(backend.manifest, backend=backend.name)
+        self._audit: StepAudit | None = None
+        if audit_every is not None:
+            self._audit = StepAudit(backend, self._states, self._slots, every=audit_every)
         self._verify = _verify_arrays(batch, num_rows)
         self._depths: IntArray = np.zeros(batch, dtype=np.int64)
         self._no_drafts: IntArray = np.zeros((batch, 0), dtype=np.int64)
@@ -162,7 +170,11 @@ class DecodeLoop:
         run = self._runs[slot]
         if run is None:
             raise ConfigError(f"slot {slot} had no request", hint="begin one first")
-        return run.result(state_bytes=self._states.num_bytes, synthetic=self._synthetic)
+        return run.result(
+            state_bytes=self._states.num_bytes,
+            synthetic=self._synthetic,
+            attention=self._blocks.mode,
+        )
 
     def begin(
         self, requests: Mapping[int, Request], *, on_progress: OnProgress | None = None
@@ -200,7 +212,11 @@ class DecodeLoop:
         started = time.perf_counter()
         active = self.active
         drafts = self._propose(active)
+        audited = self._audit.seconds if self._audit else 0.0
+        if self._audit:
+            self._audit.run_dense(active, [self._run(slot).steps for slot in active])
         output = self._run_target(active, drafts)
+        self._record(active, output)
         events: list[TokenEvent] = []
         for slot in active:
             chain = self._deliver(slot, output, drafts[slot, : self._depths[slot]].tolist())
@@ -208,6 +224,8 @@ class DecodeLoop:
             self._slots.cached[slot] += len(chain)
             events += chain
         elapsed = time.perf_counter() - started
+        if self._audit:
+            elapsed -= self._audit.seconds - audited
         for slot in active:
             run = self._run(slot)
             run.steps += 1
@@ -276,6 +294,18 @@ class DecodeLoop:
         output = self._backend.run_backbone(self._states, step, input_ids)
         self._hidden, self._hidden_rows = output.hidden, input_ids.shape[1]
         return output
+
+    def _record(self, active: Sequence[int], output: BackboneOutput) -> None:
+        """Count what the step just run has read, and take in its audit."""
+        blocks = self._blocks.count(self._verify.step, output)
+        points = self._audit.compare(output) if self._audit else {}
+        for slot in active:
+            run = self._run(slot)
+            run.rows += int(self._depths[slot]) + 1
+            run.blocks_read += blocks.read
+            run.blocks_in_use += blocks.in_use
+            if slot in points:
+                run.audit.append(points[slot])
 
     def _deliver(
         self, slot: int, output: BackboneOutput, drafts: Sequence[int]

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from selfdraft.errors import BundleError, DeviceError
 from selfdraft.manifest import GraphSpec, Manifest
+from selfdraft.runtime.attention_record import BLOCKS_READ, check_attention
 from selfdraft.runtime.backend import (
     BackboneOutput,
     DeviceTensor,
@@ -35,7 +36,6 @@ log = logging.getLogger(__name__)
 
 INT4_ACCURACY_LEVEL = "4"
 """int8 arithmetic inside int4 matmuls (docs/architecture.md, Exact)."""
-BLOCKS_READ = "blocks_read"
 STEP_FIELDS = ("past_len", "row_count", "attend_all", "row_index")
 BINDINGS_KEPT = 64
 """Bindings cached for each graph; one for every (batch, rows, logit rows, parity) in use."""
@@ -104,6 +104,7 @@ class OrtBackend:
         ``profile``: prefix of an ONNX Runtime profile, written by ``end_profiling``.
         Raises ``DeviceError`` without onnxruntime, ``BundleError`` when a graph does not load.
         """
+        check_attention(manifest)
         ort = _onnxruntime()
         self._manifest = manifest
         self._threads = threads or os.cpu_count() or 1

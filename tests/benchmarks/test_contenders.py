@@ -5,23 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks import make_checkpoint
 from benchmarks.artifacts import Artifacts
 from benchmarks.engines import EngineSteps, LoopSteps, TimedEngine, open_backend
-from benchmarks.make_checkpoint import Qwen3Geometry
 from selfdraft.runtime.ort import OrtBackend
-
-TINY = Qwen3Geometry(
-    hidden=64, layers=1, heads=4, kv_heads=2, head_dim=16, ffn=96, vocab=600, context=131_072
-)
 
 
 @pytest.fixture(scope="module")
-def backend(tmp_path_factory: pytest.TempPathFactory) -> OrtBackend:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(make_checkpoint, "Qwen3Geometry", lambda: TINY)
-        bundle = Artifacts(folder=tmp_path_factory.mktemp("bench")).bundle(mtp=True, weights="fp32")
-    return open_backend(bundle, threads=1)
+def backend(tiny: Artifacts) -> OrtBackend:
+    return open_backend(tiny.bundle(mtp=True, weights="fp32"), threads=1)
 
 
 def test_an_engine_step_writes_one_slot_and_leaves_the_rest(backend: OrtBackend) -> None:

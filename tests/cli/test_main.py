@@ -179,11 +179,31 @@ def test_broken_pipe_is_quiet(shared_bundle: Path, process_environment: dict[str
     assert process.stderr.read() == b""
 
 
-def test_verbose_logs_to_stderr_only(run_process: Any, tmp_path: Path) -> None:
-    script = tmp_path / "log.toml"
-    script.write_text("")
-    done = run_process("inspect", tmp_path, "-vv", "--config", script)
-    assert done.stdout == "" and done.returncode == 3
+@pytest.mark.parametrize(("option", "shown"), [("-v", ["info"]), ("-vv", ["info", "debug"])])
+def test_verbose_logs_to_stderr(
+    option: str, shown: list[str], process_environment: dict[str, str], tmp_path: Path
+) -> None:
+    code = (
+        "import logging, sys\n"
+        "from selfdraft.cli import inspect, main\n"
+        "log = logging.getLogger('selfdraft.somewhere')\n"
+        "def command(bundle: str) -> None:\n"
+        "    log.debug('debug')\n"
+        "    log.info('info')\n"
+        "    logging.getLogger('other').info('other')\n"
+        "inspect.command = command\n"
+        f"sys.argv = ['selfdraft', 'inspect', 'b', '{option}']\n"
+        "main.main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env=process_environment,
+        check=False,
+    )
+    words = [line.split(": ")[-1] for line in done.stderr.splitlines()]
+    assert sorted(words) == sorted(shown) and done.stdout == "" and done.returncode == 0
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -193,6 +193,7 @@ def test_stop_token_at_every_index_of_an_accepted_chain(
         loop = DecodeLoop(backend, drafts=drafts)
         events = list(Generation(loop, {0: _request(stop_ids=(plain[end], 63))}))
         assert tuple(event.token for event in events) == plain[: end + 1]
+        assert events[-1].drafted == ((end - 1) % (drafts + 1) < drafts)
         result = loop.result(0)
         assert result.finish_reason == "stop"
         assert sum(result.accepted) == sum(event.drafted for event in events)

@@ -149,6 +149,25 @@ def test_a_rank_that_candidates_prove_is_the_rank_of_the_full_row(
         assert rank in (None, truth)
 
 
+def test_a_draw_at_the_edge_of_a_rank_is_left_to_the_full_row() -> None:
+    """The normaliser summed in another order differs in its last bits; it must not decide."""
+    rng = np.random.default_rng(5)
+    law, undecided = _law(), 0
+    for row in rng.standard_normal((300, VOCAB)) * 3:
+        ranked = row[ranking(row)]
+        weights = np.exp(ranked - ranked[0])
+        normaliser, mass = float(np.exp(row - ranked[0]).sum()), np.cumsum(weights)
+        edge = float(mass[8] / mass[-1])
+        for uniform in (np.nextafter(edge, 0), edge, np.nextafter(edge, 1)):
+            truth = draw_rank(ranked, law, float(uniform), vocab_size=VOCAB)
+            rank = draw_rank(
+                ranked[:16], law, float(uniform), vocab_size=VOCAB, normaliser=normaliser
+            )
+            assert rank in (None, truth)
+            undecided += rank is None
+    assert undecided == 900
+
+
 @pytest.mark.parametrize("law", LAWS, ids=str)
 def test_draw_frequencies_follow_the_law(law: SamplingLaw) -> None:
     """A fine grid of uniforms hits each rank in proportion to its probability."""

@@ -135,3 +135,15 @@ def fill(
     if op.summary_vectors:
         states["summary"][:] = np.nan
         refresh(op, states["summary"], keys, blocks=range(-(-past // op.block)), length=past)
+
+
+def settled(op: CachedAttention, *, length: int, blocks: int) -> NDArray[np.bool_]:
+    """Summary vectors ``[blocks, vectors]`` that the contract defines at ``length`` tokens.
+
+    The others belong to blocks or windows that are not complete: bodies may differ there.
+    """
+    block = np.arange(blocks)[:, None]
+    if op.selector == "infllm_v2":
+        fine = 64 * block + 16 * np.arange(4) + 32
+        return np.concatenate([fine, 64 * block + 128], axis=1) <= length
+    return np.repeat(64 * block + 64 <= length, op.summary_vectors, axis=1)

@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.attention_cases import SELECTORS, filled_step, make_op
+from numpy.typing import NDArray
+from support.attention_cases import SELECTORS, Step, filled_step, make_op
 
 from selfdraft.trt_plugins.cached_attention.contract import Selector
 from selfdraft.trt_plugins.cached_attention.int8_kv import dequantise, quantise
-from selfdraft.trt_plugins.cached_attention.oracle import cached_attention
+from selfdraft.trt_plugins.cached_attention.oracle import Attended, cached_attention
+from selfdraft.trt_plugins.cached_attention.selection import selected_blocks
 
 
 @pytest.mark.parametrize("size", [1e-2, 1.0, 300.0, 1e6])
@@ -74,6 +76,53 @@ def test_int8_output_stays_within_the_bound_of_its_scales(selector: Selector) ->
         bound = np.expm1(2 * epsilon) * v_most + v_half
         error = np.abs(result.y[slot] - exact.y[slot]).max()
         assert 0 < error <= bound
+
+
+@pytest.mark.parametrize(
+    ("selector", "norm", "shared"),
+    [
+        ("all", 0.03, 1.0),
+        ("window", 0.03, 1.0),
+        ("mean_std", 0.12, 0.96),
+        ("min_max", 0.12, 0.96),
+        ("infllm_v2", 0.12, 0.96),
+    ],
+)
+def test_int8_output_and_selection_stay_close_to_those_of_exact_caches(
+    selector: Selector, norm: float, shared: float
+) -> None:
+    """4,096 unrelated keys (d 64, logits of size 2), a quarter read: relative L2, blocks in common.
+
+    Unrelated keys are the hardest: many blocks score nearly alike, and one that changes places
+    moves the output more than the codes themselves do.
+    """
+    op = make_op(
+        selector=selector,
+        num_heads=8,
+        head_dim=64,
+        scale=0.125,
+        budget_tokens=1024,
+        kv_dtype="int8",
+    )
+    both = [
+        filled_step(replace(op, kv_dtype=kv_dtype), [4096], rows=4, seed=6)
+        for kv_dtype in ("int8", "fp32")
+    ]
+    int8, exact = (step.run() for step in both)
+    assert np.linalg.norm(int8.y - exact.y) <= norm * np.linalg.norm(exact.y)
+    seen = [blocks_seen(step, result) for step, result in zip(both, (int8, exact), strict=True)]
+    assert (seen[0] & seen[1]).sum() >= shared * seen[1].sum()
+
+
+def blocks_seen(step: Step, result: Attended) -> NDArray[np.bool_]:
+    return selected_blocks(
+        step.op,
+        step.q,
+        result.states.get("summary"),
+        past_len=step.past_len,
+        row_count=step.row_count,
+        attend_all=step.attend_all,
+    )
 
 
 def test_summaries_come_from_the_codes_and_not_from_the_keys_given() -> None:

@@ -172,6 +172,19 @@ def test_rows_beyond_the_count_select_nothing() -> None:
     assert not seen[0, :, 2:].any() and not seen[1].any()
 
 
+@pytest.mark.parametrize("selector", ["window", *SCORING])
+def test_counter_is_the_largest_union_of_blocks_of_any_slot_and_head(selector: str) -> None:
+    op = make_op(selector=selector, budget_tokens=384)
+    step = filled_step(op, [1100, 500, 900], rows=6, seed=11, row_count=[6, 2, 0])
+    union = blocks_of(step).any(axis=2).sum(axis=-1)  # [B, Hkv]
+    assert step.run().blocks_read == union.max() < 18
+    one_dense = replace(step, attend_all=np.array([0, 0, 1]))
+    assert one_dense.run().blocks_read == union.max()
+    assert replace(step, attend_all=np.ones(3, dtype=np.int64)).run().blocks_read == 18
+    covering = replace(op, budget_tokens=1100, local_blocks=17)
+    assert step.run(covering).blocks_read == 18
+
+
 def published_infllm_v2(
     q: NDArray[np.float64],
     keys: NDArray[np.float64],

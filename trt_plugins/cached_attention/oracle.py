@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from selfdraft.trt_plugins.cached_attention import summaries
 from selfdraft.trt_plugins.cached_attention.contract import STATES, CachedAttention
 from selfdraft.trt_plugins.cached_attention.int8_kv import dequantise, quantise
-from selfdraft.trt_plugins.cached_attention.selection import count_blocks_read, slot_blocks, visible
+from selfdraft.trt_plugins.cached_attention.selection import reads_everything, slot_blocks, visible
 
 IntArray = NDArray[np.int64]
 Float64 = NDArray[np.float64]
@@ -60,41 +60,59 @@ def cached_attention(
     _check_rows(op, {"q": q, "k": k, "v": v}, k_cache.shape)
     _check_lengths(q.shape[:2], k_cache.shape[2], past_len, row_count, attend_all)
     y = np.zeros(q.shape)
-    for slot in range(q.shape[0]):
-        rows, past = int(row_count[slot]), int(past_len[slot])
-        if rows == 0:
-            continue
-        own = {name: array[slot] for name, array in states.items()}
-        _append(op, own, "k", k[slot, :rows], past)
-        _append(op, own, "v", v[slot, :rows], past)
-        keys, values = (_read(own, name, past + rows) for name in ("k", "v"))
-        blocks = summaries.stale_blocks(op, past_len=past, rows=rows)
-        if op.summary_vectors:
-            summaries.refresh(op, own["summary"], keys, blocks=blocks, length=past + rows)
-        seen = slot_blocks(
+    most_blocks = 1
+    for slot in np.flatnonzero(row_count).tolist():
+        rows = int(row_count[slot])
+        y[slot, :rows], blocks = _slot(
             op,
-            q[slot, :rows],
-            own.get("summary"),
-            past_len=past,
+            {name: array[slot] for name, array in states.items()},
+            {"q": q[slot, :rows], "k": k[slot, :rows], "v": v[slot, :rows]},
+            past_len=int(past_len[slot]),
             attend_all=bool(attend_all[slot]),
         )
-        # Infinite and NaN keys that a row does see give NaN in its output, no warning.
-        with np.errstate(invalid="ignore", over="ignore"):
-            y[slot, :rows] = _attend(op, q[slot, :rows], keys, values, seen, past_len=past)
-    return Attended(
-        y=y,
-        states=states,
-        blocks_read=None
-        if op.selector == "all"
-        else count_blocks_read(
-            op,
-            q,
-            states.get("summary"),
-            past_len=past_len,
-            row_count=row_count,
-            attend_all=attend_all,
-        ),
-    )
+        most_blocks = max(most_blocks, blocks)
+    blocks_read = _blocks_read(op, most_blocks, past_len, row_count, attend_all)
+    return Attended(y=y, states=states, blocks_read=blocks_read)
+
+
+def _slot(
+    op: CachedAttention,
+    states: dict[str, NDArray[Any]],
+    rows: dict[str, FloatArray],
+    *,
+    past_len: int,
+    attend_all: bool,
+) -> tuple[Float64, int]:
+    """Append, refresh and attend in one slot: ``y [rows, Hq d]``, blocks that the rows see."""
+    length = past_len + rows["q"].shape[0]
+    _append(op, states, "k", rows["k"], past_len)
+    _append(op, states, "v", rows["v"], past_len)
+    keys, values = (_read(states, name, length) for name in ("k", "v"))
+    summary = states.get("summary")
+    if summary is not None:
+        stale = summaries.stale_blocks(op, past_len=past_len, rows=rows["q"].shape[0])
+        summaries.refresh(op, summary, keys, blocks=stale, length=length)
+    blocks = slot_blocks(op, rows["q"], summary, past_len=past_len, attend_all=attend_all)
+    # Infinite and NaN keys that a row does see give NaN in its output, no warning.
+    with np.errstate(invalid="ignore", over="ignore"):
+        y = _attend(op, rows["q"], keys, values, blocks, past_len=past_len)
+    return y, int(blocks.any(axis=1).sum(axis=-1).max())
+
+
+def _blocks_read(
+    op: CachedAttention,
+    most_blocks: int,
+    past_len: IntArray,
+    row_count: IntArray,
+    attend_all: IntArray,
+) -> int | None:
+    """The counter of docs/attention.md: ``most_blocks``, or all in use where a body is dense."""
+    if op.selector == "all":
+        return None
+    longest = max(int((past_len + row_count).max(initial=0)), 1)
+    if reads_everything(op, longest=longest, attend_all=attend_all):
+        return -(-longest // op.block)
+    return most_blocks
 
 
 def _append(

@@ -62,30 +62,15 @@ def selected_blocks(
     return seen
 
 
-def count_blocks_read(
-    op: CachedAttention,
-    q: FloatArray,
-    summary: FloatArray | None,
-    *,
-    past_len: IntArray,
-    row_count: IntArray,
-    attend_all: IntArray,
-) -> int:
-    """Blocks that the rows of a slot see together, the largest of all slots and kv heads.
+def reads_everything(op: CachedAttention, *, longest: int, attend_all: IntArray) -> bool:
+    """Whether bodies take their dense branch: nothing of ``longest`` tokens is left out.
 
-    Arguments as of ``selected_blocks``. A step whose budget covers its longest sequence, or whose
-    slots all attend to everything, reads every block in use.
+    Either all slots attend to everything, or the budget covers the longest sequence.
     """
-    longest = max(int((past_len + row_count).max(initial=0)), 1)
     budget = -(-op.budget_tokens // op.block) if op.selector != "window" else 0
     covered = max(op.sinks + op.local_blocks, budget) * op.block
     windowed = op.selector == "window" and op.sliding_window > 0
-    if attend_all.all() or (longest <= covered and not windowed):
-        return -(-longest // op.block)
-    seen = selected_blocks(
-        op, q, summary, past_len=past_len, row_count=row_count, attend_all=attend_all
-    )
-    return max(int(seen.any(axis=2).sum(axis=-1).max(initial=0)), 1)
+    return bool(attend_all.all()) or (longest <= covered and not windowed)
 
 
 def slot_blocks(

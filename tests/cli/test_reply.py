@@ -1,0 +1,75 @@
+"""A reply that is stopped leaves caches from which the next one goes on exactly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.reciting_bundle import REPLY
+
+from selfdraft.cli.interrupts import StopFlag
+from selfdraft.cli.prompts import ReplyOptions, SamplingOptions, prompt_ids, reply_request
+from selfdraft.cli.reply import Reply, stream_reply
+from selfdraft.cli.session import EngineOptions, Session, open_session
+from selfdraft.runtime.request import Request
+
+
+@pytest.fixture(params=[0, 1, 3])
+def session(request: pytest.FixtureRequest, shared_bundle: Path) -> Session:
+    engine = EngineOptions(backend="reference", drafts=request.param, chunk=4)
+    return open_session(shared_bundle, engine)
+
+
+def request_for(session: Session, prompt: str) -> Request:
+    options = ReplyOptions(sampling=SamplingOptions())
+    return reply_request(session, prompt_ids(session, prompt, options, raw=False), options)
+
+
+def shown_nowhere(_text: str, _drafted: bool) -> None:
+    pass
+
+
+@pytest.mark.parametrize("chunks", [1, 2, 5])
+def test_stopped_prefill_delivers_nothing_and_can_go_on(session: Session, chunks: int) -> None:
+    loop, stop, seen = session.loop(), StopFlag(), []
+
+    def after_some_chunks(done: int, _total: int) -> None:
+        seen.append(done)
+        stop.is_set = len(seen) >= chunks
+
+    request = request_for(session, "hello")
+    stopped = stream_reply(
+        loop, request, session, show=shown_nowhere, stop=stop, on_prefill=after_some_chunks
+    )
+    assert stopped.stopped and stopped.result.tokens == () and stopped.text == ""
+    again = stream_reply(loop, request, session, show=shown_nowhere)
+    assert again.text == REPLY and again.result.reused_tokens > 0
+
+
+@pytest.mark.parametrize("deltas", [1, 4])
+def test_stopped_reply_keeps_what_was_said(session: Session, deltas: int) -> None:
+    loop, stop, parts = session.loop(), StopFlag(), []
+
+    def show(text: str, _drafted: bool) -> None:
+        parts.append(text)
+        stop.is_set = len(parts) >= deltas
+
+    request = request_for(session, "hello")
+    stopped = stream_reply(loop, request, session, show=show, stop=stop)
+    assert stopped.result.finish_reason == "closed"
+    assert stopped.text == "".join(parts) and REPLY.startswith(stopped.text)
+    again = stream_reply(loop, request, session, show=shown_nowhere)
+    assert again.text == REPLY
+
+
+def test_deltas_join_to_the_text_and_flags_match_the_tokens(session: Session) -> None:
+    parts: list[str] = []
+    reply: Reply = stream_reply(
+        session.loop(),
+        request_for(session, "hello"),
+        session,
+        show=lambda text, _drafted: parts.append(text),
+    )
+    assert "".join(parts) == reply.text == REPLY
+    assert len(reply.drafted) == len(reply.result.tokens)
+    assert sum(reply.drafted) == sum(reply.result.accepted)
