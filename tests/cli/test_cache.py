@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from selfdraft.cli.chat_loop import Chat
 from selfdraft.cli.conversation import Conversation
 from selfdraft.cli.session import EngineOptions, open_session
 from selfdraft.errors import ConfigError
@@ -97,6 +98,32 @@ def test_conversation_without_its_tokens_is_encoded_anew(
     assert session.tokenizer.decode(lost.prompt_with("two")).count("Hi") == 1
     with pytest.raises(ConfigError, match="another system prompt"):
         conversation("Rhyme.").restore(talk.saved_text([]), [])
+
+
+def test_interrupt_at_the_prompt_keeps_the_cache(
+    run: Any, endless_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = iter(["one\n"])
+
+    def read(_chat: Chat) -> str:
+        for line in lines:
+            return line
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Chat, "_read", read)
+    file = tmp_path / "i.cache"
+    result = run("chat", endless_bundle, "--max-tokens", 5, "--save-cache", file)
+    assert result.exit_code == 130 and "saved" in result.stderr and file.exists()
+
+
+@pytest.mark.parametrize(
+    "saved", ["{", "[]", '{"messages": 3}', '{"messages": [{"role": "user"}]}']
+)
+def test_damaged_conversation_is_refused(shared_bundle: Path, saved: str) -> None:
+    session = open_session(shared_bundle, EngineOptions(backend="reference"))
+    talk = Conversation(session.chat_template(), session.tokenizer)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        talk.restore(saved, [])
 
 
 @pytest.mark.parametrize("command", ["generate", "chat"])
