@@ -80,8 +80,19 @@ class Chat:
     def run(self) -> int:
         """Take messages until the end of the input, ``/quit``, or Ctrl-C at the prompt.
 
-        Exit code: 0; with piped input the one of the first error, after which it went on.
+        Exit code: 0; with piped input the one of the first error, after which it went on. The
+        cache is kept in any case where no reply was cut off in the middle of a step.
         """
+        try:
+            exit_code = self._take_messages()
+        except KeyboardInterrupt:
+            if not self._loop.active:
+                self._keep_cache()
+            raise
+        self._keep_cache()
+        return exit_code
+
+    def _take_messages(self) -> int:
         if self._interactive:
             self._greet()
         exit_code = 0
@@ -97,9 +108,12 @@ class Chat:
             except ToolkitError as error:
                 note(f"error: {error.problem}\nhint: {error.hint}")
                 exit_code = exit_code or (0 if self._interactive else error.exit_code)
+        return exit_code
+
+    def _keep_cache(self) -> None:
+        """Write the cache and the conversation, where that is asked for."""
         said = self._conversation.saved_text(self._loop.tokens(0))
         self._files.keep(self._loop, self._session, extra={CONVERSATION: said})
-        return exit_code
 
     def _greet(self) -> None:
         with contextlib.suppress(ImportError):

@@ -58,18 +58,25 @@ class Conversation:
 
         A system prompt given anew must be the one of that conversation; ``ConfigError`` otherwise.
         """
-        record = json.loads(saved)
-        messages: list[Message] = record["messages"]
+        try:
+            record = json.loads(saved)
+            messages: list[Message] = [
+                {"role": m["role"], "content": m["content"]} for m in record["messages"]
+            ]
+            known_text, known = str(record["known_text"]), int(record["known_tokens"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise ConfigError(
+                f"the saved conversation cannot be read: {error!r}",
+                hint="start anew without --load-cache",
+            ) from None
         system = messages[0]["content"] if messages and messages[0]["role"] == "system" else None
         if self._system is not None and self._system != system:
             raise ConfigError(
                 "the saved conversation has another system prompt",
                 hint="leave --system out, or start anew without --load-cache",
             )
-        self._system = system
-        self.messages = messages
-        self._known_text = record["known_text"]
-        self._known_ids = list(tokens[: record["known_tokens"]])
+        self._system, self.messages = system, messages
+        self._known_text, self._known_ids = known_text, list(tokens[:known])
 
     def prompt_with(self, user_text: str) -> list[int]:
         """Tokens of the conversation with this message; nothing is added to it yet."""

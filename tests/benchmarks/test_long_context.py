@@ -8,29 +8,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import long_context, make_checkpoint
+from benchmarks import long_context
 from benchmarks.artifacts import Artifacts
 from benchmarks.engines import open_backend
 from benchmarks.filled_loop import FilledCache, FilledLoop
 from benchmarks.group_query import GroupQuerySteps
-from benchmarks.make_checkpoint import Qwen3Geometry
 from selfdraft.runtime.ort import OrtBackend
 
-TINY = Qwen3Geometry(
-    hidden=64, layers=1, heads=4, kv_heads=2, head_dim=16, ffn=96, vocab=600, context=131_072
-)
 LENGTH = 4_500
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    made = Artifacts(folder=tmp_path_factory.mktemp("bench"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(make_checkpoint, "Qwen3Geometry", lambda: TINY)
-        return {
-            "sparse": made.bundle(mtp=False, weights="fp32", sparse=True),
-            "dense": made.bundle(mtp=False, weights="fp32"),
-        }
+def models(tiny: Artifacts) -> dict[str, Path]:
+    return {
+        "sparse": tiny.bundle(mtp=False, weights="fp32", sparse=True),
+        "dense": tiny.bundle(mtp=False, weights="fp32"),
+    }
 
 
 @pytest.fixture(scope="module")
@@ -47,20 +40,22 @@ def test_group_query_attends_to_the_whole_cache_and_writes_one_slot(
     sparse: OrtBackend, filled: FilledCache
 ) -> None:
     model = sparse.manifest.model
-    ((keys, values),) = filled.layers()
+    keys, values = filled.layers()[0]
     before = keys.array.copy()
     steps = GroupQuerySteps(model, filled.layers(), length=LENGTH, threads=1)
     steps.step()
     changed = np.flatnonzero((keys.array != before).any(axis=(0, 1, 3)))
     assert changed.tolist() == [LENGTH - 1]
-    query = np.random.default_rng(0).standard_normal((1, 1, 4 * 16), dtype=np.float32)
+    d = model.head_dim
+    shape = (1, 1, model.num_heads * d)
+    query = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
     expected = []
     for head in range(model.num_heads):
         kv = head // (model.num_heads // model.num_kv_heads)
-        scores = keys.array[0, kv, :LENGTH] @ query[0, 0, head * 16 : (head + 1) * 16] / 4
+        scores = keys.array[0, kv, :LENGTH] @ query[0, 0, head * d : (head + 1) * d] / d**0.5
         weights = np.exp(scores - scores.max())
         expected.append(weights @ values.array[0, kv, :LENGTH] / weights.sum())
-    found = steps.outputs[0].array.reshape(4, 16)
+    found = steps.outputs[0].array.reshape(model.num_heads, d)
     np.testing.assert_allclose(found, np.array(expected), rtol=1e-3, atol=1e-4)
 
 
@@ -80,7 +75,7 @@ def test_loops_share_one_cache_and_differ_in_what_they_read(
             loop.prepare()
             assert [loop.step() for _ in range(3)] == [1, 1, 1]
             read[name] = long_context._blocks(loop)
-    assert read == {"sparse": [64], "all": [71], "dense": []}
+    assert read == {"sparse": [64, 64], "all": [71, 71], "dense": []}
     after = filled.states.tensors["backbone.k_cache_0"].array[:, :, :LENGTH]
     np.testing.assert_array_equal(after, before)
 

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from selfdraft.cli.chat_loop import Chat
 from selfdraft.cli.conversation import Conversation
+from selfdraft.cli.session import EngineOptions, open_session
 from selfdraft.errors import ConfigError
 
 TEXT = "the quick brown fox jumps over the lazy dog 0123456789 " * 12
@@ -79,8 +81,6 @@ def test_saved_system_prompt_stays(run: Any, endless_bundle: Path, tmp_path: Pat
 def test_conversation_without_its_tokens_is_encoded_anew(
     shared_bundle: Path,
 ) -> None:
-    from selfdraft.cli.session import EngineOptions, open_session
-
     session = open_session(shared_bundle, EngineOptions(backend="reference"))
 
     def conversation(system: str | None = None) -> Conversation:
@@ -98,6 +98,32 @@ def test_conversation_without_its_tokens_is_encoded_anew(
     assert session.tokenizer.decode(lost.prompt_with("two")).count("Hi") == 1
     with pytest.raises(ConfigError, match="another system prompt"):
         conversation("Rhyme.").restore(talk.saved_text([]), [])
+
+
+def test_interrupt_at_the_prompt_keeps_the_cache(
+    run: Any, endless_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = iter(["one\n"])
+
+    def read(_chat: Chat) -> str:
+        for line in lines:
+            return line
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Chat, "_read", read)
+    file = tmp_path / "i.cache"
+    result = run("chat", endless_bundle, "--max-tokens", 5, "--save-cache", file)
+    assert result.exit_code == 130 and "saved" in result.stderr and file.exists()
+
+
+@pytest.mark.parametrize(
+    "saved", ["{", "[]", '{"messages": 3}', '{"messages": [{"role": "user"}]}']
+)
+def test_damaged_conversation_is_refused(shared_bundle: Path, saved: str) -> None:
+    session = open_session(shared_bundle, EngineOptions(backend="reference"))
+    talk = Conversation(session.chat_template(), session.tokenizer)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        talk.restore(saved, [])
 
 
 @pytest.mark.parametrize("command", ["generate", "chat"])
@@ -124,3 +150,33 @@ def test_cache_of_another_bundle_is_refused(
 def test_sparse_prefill_needs_a_sparse_bundle(run: Any, shared_bundle: Path) -> None:
     result = run("generate", shared_bundle, "hi", "--prefill", "sparse")
     assert result.exit_code == 2 and "attends densely" in result.stderr
+
+
+def test_states_move_between_engines(sparse_bundle: Path, tmp_path: Path) -> None:
+    """A cache saved by one engine is one for the others: the same states by the same names."""
+    from selfdraft.cli.torch_backend import TorchBackend
+    from selfdraft.runtime.cache_file import load_cache, save_cache
+    from selfdraft.runtime.loop import DecodeLoop
+    from selfdraft.runtime.request import Request
+
+    session = open_session(sparse_bundle, EngineOptions(backend="ort", threads=1))
+    manifest = session.bundle.manifest
+    torch_engine: Any = TorchBackend(sparse_bundle, manifest)
+    prompt = tuple(session.tokenizer.encode(TEXT[:80], add_special_tokens=False))
+
+    def turn(loop: DecodeLoop, ids: tuple[int, ...]) -> tuple[int, ...]:
+        loop.begin({0: Request(prompt_ids=ids, max_tokens=6, ignore_eos=True)})
+        while loop.active:
+            loop.step()
+        return loop.result(0).tokens
+
+    first = DecodeLoop(torch_engine, drafts=1, context_length=256)
+    turn(first, prompt)
+    save_cache(tmp_path / "t.cache", first.slot_cache(0), manifest)
+    going_on = (*first.tokens(0), *prompt[:5])
+    expected = turn(first, going_on)
+    for engine in (torch_engine, session.backend):
+        loop = DecodeLoop(engine, drafts=1, context_length=256)
+        loop.restore(0, load_cache(tmp_path / "t.cache", manifest).slot)
+        assert turn(loop, going_on) == expected
+        assert loop.result(0).reused_tokens > len(prompt)
