@@ -35,6 +35,12 @@ def blocks_of_row(op: CachedAttention, position: int) -> int:
     return len(forced) + min(selectable, chosen)
 
 
+def selectable_tokens(op: CachedAttention, position: int) -> range:
+    """Tokens in neither sinks nor local window of the row at ``position``."""
+    blocks = selectable_blocks(op, position)
+    return range(blocks.start * op.block, blocks.stop * op.block)
+
+
 def leaves_out(op: CachedAttention, position: int) -> bool:
     """Whether the row at ``position`` reads less than every block in use."""
     return blocks_of_row(op, position) < position // op.block + 1
