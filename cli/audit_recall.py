@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -118,7 +119,7 @@ def _best_blocks(
         count = int(blocks[head, window].sum())
         order = np.argsort(-by_block[head, window], kind="stable")[:count]
         best[head, candidates.start + order] = True
-    return best
+    return np.asarray(best)
 
 
 def _softmax(scores: Array, seen: NDArray[np.bool_]) -> Array:
@@ -127,7 +128,7 @@ def _softmax(scores: Array, seen: NDArray[np.bool_]) -> Array:
     return np.asarray(weights / weights.sum(axis=-1, keepdims=True))
 
 
-def _read(states: Mapping[str, NDArray[np.generic]], name: str, length: int) -> Array:
+def _read(states: Mapping[str, NDArray[Any]], name: str, length: int) -> Array:
     """Keys or values ``[Hkv, length, d]`` of a layer as fp64."""
     cache = states[f"{name}_cache"][0, :, :length]
     if f"{name}_scale" in states:

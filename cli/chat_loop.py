@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from selfdraft.cli.attention_counters import attention_text
+from selfdraft.cli.cache_files import CacheFiles
 from selfdraft.cli.console import TextWriter, note, print_json_line, prompt_progress
 from selfdraft.cli.conversation import Conversation
 from selfdraft.cli.interrupts import stop_on_interrupt
@@ -27,6 +28,7 @@ from selfdraft.runtime.request import Request
 from selfdraft.runtime.result import GenerationResult
 from selfdraft.strict import closest_hint
 
+CONVERSATION = "conversation"
 SAVE_SCHEMA = "selfdraft.chat/1"
 PROMPT = "> "
 HELP = """\
@@ -48,7 +50,9 @@ class ChatView:
 class Chat:
     """One conversation with one bundle, on one loop that keeps its caches."""
 
-    def __init__(self, session: Session, options: ReplyOptions, view: ChatView) -> None:
+    def __init__(
+        self, session: Session, options: ReplyOptions, view: ChatView, files: CacheFiles
+    ) -> None:
         self._session = session
         self._options = options
         self._view = view
@@ -60,6 +64,10 @@ class Chat:
             system=options.system,
             args=template_args(options.template_args),
         )
+        self._files = files
+        saved = files.restore(self._loop, session).get(CONVERSATION)
+        if saved is not None:
+            self._conversation.restore(saved, self._loop.tokens(0))
         self._results: list[GenerationResult] = []
         self._saved: set[Path] = set()
         self._commands: dict[str, Callable[[str], None]] = {
@@ -89,6 +97,8 @@ class Chat:
             except ToolkitError as error:
                 note(f"error: {error.problem}\nhint: {error.hint}")
                 exit_code = exit_code or (0 if self._interactive else error.exit_code)
+        said = self._conversation.saved_text(self._loop.tokens(0))
+        self._files.keep(self._loop, self._session, extra={CONVERSATION: said})
         return exit_code
 
     def _greet(self) -> None:

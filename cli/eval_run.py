@@ -101,7 +101,7 @@ def evaluate(
     answerer = Answerer(
         session, length=longest, tokens=options.tokens, dense_question=options.dense_question
     )
-    cells = []
+    cells: list[Cell] = []
     total = len(options.lengths) * len(tasks)
     for length in options.lengths:
         for task in tasks:

@@ -94,7 +94,7 @@ class Wording:
 def load_wording(name: str) -> Wording:
     """A shipped wording by name, else the one in the file ``name``. Raises ``ConfigError``."""
     shipped = name in SHIPPED
-    place = files("selfdraft.cli").joinpath("wordings", f"{name}.json") if shipped else Path(name)
+    place = files("selfdraft.cli") / "wordings" / f"{name}.json" if shipped else Path(name)
     try:
         data = json.loads(place.read_text(encoding="utf-8"))
         return record_from_json(Wording, data, where="wording")

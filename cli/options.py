@@ -57,6 +57,32 @@ ChunkOption = Annotated[
         show_default="the bundle's",
     ),
 ]
+PrefillOption = Annotated[
+    str,
+    typer.Option(
+        "--prefill",
+        metavar="dense|sparse",
+        help="Attention of the prompt; sparse needs a sparse bundle, and is quicker and less exact.",
+    ),
+]
+SaveCacheOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--save-cache",
+        metavar="FILE",
+        help="Keep the cache of prompt and reply for later runs.",
+        show_default=False,
+    ),
+]
+LoadCacheOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--load-cache",
+        metavar="FILE",
+        help="Go on from a saved cache: only what differs from it is computed.",
+        show_default=False,
+    ),
+]
 DraftsOption = Annotated[
     int | None,
     typer.Option(

@@ -14,6 +14,7 @@ from selfdraft.manifest import (
     ModelSpec,
 )
 from selfdraft.strict import closest_hint
+from selfdraft.trt_plugins.cached_attention.coverage import seen_tokens
 from selfdraft.trt_plugins.cached_attention.from_manifest import layer_ops, mtp_op
 
 KINDS = ("dense", "sparse")
@@ -62,6 +63,11 @@ class AttentionOptions:
                 f"{changed[0]} {getattr(self, changed[0])!r} has no meaning with dense attention",
                 hint="add --attention sparse, or leave it out",
             )
+        if self.first_budget_tokens is not None and not self.first_layers:
+            raise ConfigError(
+                f"first_budget_tokens {self.first_budget_tokens} is given for no layer",
+                hint="say how many layers it is for: --first-layers 2",
+            )
         if self.mtp_window < 1:
             raise ConfigError(
                 f"mtp_window is {self.mtp_window}", hint="choose 1 or more, e.g. 1024"
@@ -108,6 +114,19 @@ class AttentionOptions:
             budget_tokens=0,
             sliding_window=self.mtp_window,
         )
+
+
+def coverage_notes(
+    spec: ModelSpec, plan: AttentionPlan | None, context_length: int
+) -> tuple[str, ...]:
+    """A note when the layers of a sparse plan see the whole context anyway."""
+    if plan is None:
+        return ()
+    seen = min(seen_tokens(op, length=context_length) for op in layer_ops(spec, plan))
+    if seen < context_length:
+        return ()
+    told = f"the budget covers the context of {context_length} tokens"
+    return (f"sparse attention never leaves anything out: {told}",)
 
 
 _SPARSE_ONLY = (

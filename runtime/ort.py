@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ from selfdraft.runtime.backend import (
     MtpOutput,
     Step,
 )
+from selfdraft.runtime.slot_cache import used_part, write_part
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -185,6 +187,31 @@ class OrtBackend:
         """The host view of a tensor (it lives on the host already)."""
         array: NDArray[Any] = tensor.array
         return array
+
+    def export_states(
+        self, states: OrtStates, *, slot: int, lengths: Mapping[str, int]
+    ) -> dict[str, NDArray[Any]]:
+        """Views of one slot's states by name, cut to ``lengths`` (tokens, by graph)."""
+        return {
+            state.name: used_part(
+                states.tensors[state.name].array, state.shape, slot=slot, length=lengths[graph]
+            )
+            for graph, spec in self._manifest.graphs.items()
+            for state in spec.states
+        }
+
+    def import_states(
+        self,
+        states: OrtStates,
+        *,
+        slot: int,
+        lengths: Mapping[str, int],
+        arrays: Mapping[str, NDArray[Any]],
+    ) -> None:
+        """Put back what ``export_states`` gave for the same lengths."""
+        parts = self.export_states(states, slot=slot, lengths=lengths)
+        for name, part in parts.items():
+            write_part(part, arrays[name])
 
     def end_profiling(self) -> dict[str, str]:
         """Write the profiles asked for at construction; file by graph."""

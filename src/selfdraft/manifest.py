@@ -170,6 +170,8 @@ class Precision:
     int4_block: int | None
     activations: Literal["fp32", "fp16"]
     kv: Literal["fp32", "fp16", "int8"]
+    exact_rows: bool = True
+    """No kernel rounds one row otherwise than several (docs/architecture.md, Exact)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
