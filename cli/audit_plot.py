@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from selfdraft.cli.audit_run import AuditReport
@@ -65,7 +66,7 @@ def _kl(report: AuditReport) -> Axes:
         width=WIDTH - 100,
         height=200,
         x_range=(positions[0], positions[-1]),
-        y_range=(LEAST_KL, max(*decode, *prefill, 1e-6)),
+        y_range=(LEAST_KL, 10.0 ** math.ceil(math.log10(max(*decode, *prefill, 1e-6)))),
         log_y=True,
     )
     ticks = sorted({positions[0], positions[len(positions) // 2], positions[-1]})

@@ -76,7 +76,7 @@ def _attend_rows(
 ) -> _LayerRows:
     length = positions[-1] + 1
     keys, values = _read(states, "k", length), _read(states, "v", length)  # [Hkv, T, d]
-    summary = states["summary"][0] if "summary" in states else None
+    summary = states.get("summary")
     rows = len(positions)
     found = _LayerRows(
         y=np.empty((rows, op.num_heads * op.head_dim)),
@@ -130,9 +130,9 @@ def _softmax(scores: Array, seen: NDArray[np.bool_]) -> Array:
 
 def _read(states: Mapping[str, NDArray[Any]], name: str, length: int) -> Array:
     """Keys or values ``[Hkv, length, d]`` of a layer as fp64."""
-    cache = states[f"{name}_cache"][0, :, :length]
+    cache = states[f"{name}_cache"][:, :length]
     if f"{name}_scale" in states:
-        return dequantise(cache, states[f"{name}_scale"][0, :, :length])
+        return dequantise(cache, states[f"{name}_scale"][:, :length])
     return cache.astype(np.float64)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from selfdraft.errors import ConfigError
-from selfdraft.manifest import Manifest
+from selfdraft.manifest import BLOCK_TOKENS, Manifest
 from selfdraft.runtime.attention_record import sparse_layers
 from selfdraft.trt_plugins.cached_attention.contract import CachedAttention
 from selfdraft.trt_plugins.cached_attention.from_manifest import layer_ops
@@ -35,9 +35,23 @@ def blocks_of_row(op: CachedAttention, position: int) -> int:
     return len(forced) + min(selectable, chosen)
 
 
+def selectable_tokens(op: CachedAttention, position: int) -> range:
+    """Tokens in neither sinks nor local window of the row at ``position``."""
+    blocks = selectable_blocks(op, position)
+    return range(blocks.start * op.block, blocks.stop * op.block)
+
+
 def leaves_out(op: CachedAttention, position: int) -> bool:
     """Whether the row at ``position`` reads less than every block in use."""
     return blocks_of_row(op, position) < position // op.block + 1
+
+
+def first_left_out(ops: Iterable[CachedAttention], *, length: int) -> int | None:
+    """The first of ``length`` positions whose row leaves blocks out in some layer, if any does."""
+    different = set(ops)
+    # Within a block the budget only grows, so a row that leaves something out begins one.
+    starts = range(0, length, BLOCK_TOKENS)
+    return next((p for p in starts if any(leaves_out(op, p) for op in different)), None)
 
 
 def audited_rows(ops: Sequence[CachedAttention], *, length: int, count: int) -> list[int]:
@@ -47,5 +61,5 @@ def audited_rows(ops: Sequence[CachedAttention], *, length: int, count: int) -> 
     over the whole text.
     """
     last = length - 1
-    first = next((p for p in range(length) if any(leaves_out(op, p) for op in ops)), 0)
+    first = first_left_out(ops, length=length) or 0
     return sorted({int(p) for p in np.linspace(first, last, min(count, last - first + 1))})

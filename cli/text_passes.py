@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from selfdraft.manifest import capacity_for
 from selfdraft.runtime.backend import Backend, FloatArray, Step
-from selfdraft.runtime.reference import ReferenceStates
 
 LayerArrays = dict[str, NDArray[Any]]
 OnTokens = Callable[[int], None]
@@ -67,15 +66,14 @@ class TextPasses:
         )
 
     def layer_states(self, layer: int) -> LayerArrays:
-        """The states of one backbone layer ``[1, …]`` by the names of the op; views."""
-        if isinstance(self._states, ReferenceStates):
-            return dict(self._states.backbone[layer])
-        prefix, suffix = "backbone.", f"_{layer}"
-        names = (state.name for state in self._backend.manifest.graphs["backbone"].states)
+        """What one backbone layer has cached, by the names of the op; views without a slot axis."""
+        lengths = {"backbone": self.cached, "mtp": 0}
+        states = self._backend.export_states(self._states, slot=0, lengths=lengths)
+        names = {name: name.removeprefix("backbone.").rpartition("_") for name in states}
         return {
-            name[len(prefix) : -len(suffix)]: self._backend.to_host(self._states.tensors[name])
-            for name in names
-            if name.endswith(suffix)
+            names[name][0]: array
+            for name, array in states.items()
+            if name.startswith("backbone.") and names[name][2] == str(layer)
         }
 
     def _run(self, ids: Sequence[int], *, dense: bool) -> Any:

@@ -64,7 +64,7 @@ def test_chat_stats_tell_the_share(run: Any, reciter: Path) -> None:
 
 
 def test_bench_records_what_was_read(run: Any, reciter: Path) -> None:
-    arguments = ("--contexts", 400, "--tokens", 5, "--repeats", 1, "--warmup", 0, "--json")
+    arguments = ("--context", 400, "--tokens", 5, "--repeats", 1, "--warmup", 0, "--json")
     result = run("bench", reciter, *arguments)
     assert result.exit_code == 0, result.stderr
     plain = json.loads(result.stdout.splitlines()[0])

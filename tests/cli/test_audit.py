@@ -34,6 +34,12 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return export_sparse(tmp_path_factory.mktemp("audit-graphs"))
 
 
+@pytest.fixture(scope="module")
+def exported_int8(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    options = {"selector": "infllm_v2", "local_blocks": 3, "budget_tokens": 384, "kv": "int8"}
+    return export_sparse(tmp_path_factory.mktemp("audit-int8"), **options)
+
+
 @pytest.fixture
 def text(tmp_path: Path) -> Path:
     file = tmp_path / "text.txt"
@@ -68,8 +74,10 @@ def test_uniform_attention_has_the_recall_of_its_tokens(reciter: Path) -> None:
     assert layer.recall.least < 1.0
 
 
-def test_engine_and_reference_audit_alike(exported: Path) -> None:
-    engine, oracle = (_session(exported, name) for name in ("ort", "reference"))
+@pytest.mark.parametrize("bundle", ["exported", "exported_int8"])
+def test_engine_and_reference_audit_alike(bundle: str, request: pytest.FixtureRequest) -> None:
+    path = request.getfixturevalue(bundle)
+    engine, oracle = (_session(path, name) for name in ("ort", "reference"))
     ids = _random_ids(engine, CONTEXT)
     one, other = _audit(engine, ids), _audit(oracle, ids)
     assert [row.position for row in one.rows] == [row.position for row in other.rows]

@@ -105,7 +105,7 @@ def test_backend_without_counters_is_refused_for_a_sparse_bundle(sparse: Any) ->
 
 
 @pytest.mark.parametrize("drafts", [0, 1, 3])
-def test_audit_changes_no_token_and_no_state(sparse: Any, drafts: int) -> None:
+def test_audit_changes_no_token(sparse: Any, drafts: int) -> None:
     prompts = [_prompt(500, 1), _prompt(330, 2)]
     plain = _replies(sparse, prompts, drafts=drafts)
     audited = _replies(sparse, prompts, drafts=drafts, audit_every=1)
@@ -113,6 +113,19 @@ def test_audit_changes_no_token_and_no_state(sparse: Any, drafts: int) -> None:
         assert one.tokens == other.tokens
         assert one.accepted == other.accepted and one.attention == other.attention
         assert one.audit == () and len(other.audit) == other.steps
+
+
+def test_audit_leaves_every_cache_as_it_was(sparse: Any) -> None:
+    states = []
+    for options in ({}, {"audit_every": 1}):
+        loop = DecodeLoop(sparse, drafts=2, context_length=CONTEXT, **options)
+        loop.begin({0: Request(prompt_ids=_prompt(500), sampling=GREEDY, max_tokens=9)})
+        while loop.active:
+            loop.step()
+        states.append(loop._states.backbone)
+    for plain, audited in zip(*states, strict=True):
+        for name in plain:
+            np.testing.assert_array_equal(plain[name], audited[name], err_msg=name)
 
 
 def test_audit_compares_every_nth_step_at_its_position(sparse: Any) -> None:
