@@ -11,8 +11,9 @@ Rejecting is not advancing the lengths. Without drafts step 1 falls away: plain 
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -104,7 +105,13 @@ class DecodeLoop:
         """
         if self._slots.live[slot]:
             raise ConfigError(f"slot {slot} is generating", hint="cancel or finish it first")
-        return self._slots.rewind(slot, token_ids, drafting=self.drafts > 0)
+        return self._slots.rewind(
+            slot,
+            token_ids,
+            drafting=self.drafts > 0,
+            # Prompts attend densely, decode steps of a sparse bundle do not.
+            prompt_rows_only=self._backend.manifest.attention is not None,
+        )
 
     def reset(self, slot: int) -> None:
         """Forget a slot's tokens, and end its request."""
@@ -128,7 +135,8 @@ class DecodeLoop:
         """Start a request in each given slot: prefill together, draw the first tokens.
 
         Reuses what the caches share with the prompts. Other slots may be in the middle of theirs.
-        Raises ``ConfigError`` or, for a prompt that leaves no room, ``ResourceError``.
+        Raises ``ConfigError`` or, for a prompt that leaves no room, ``ResourceError``. After any
+        error none of these requests runs.
         """
         started = time.perf_counter()
         if not requests:
@@ -137,40 +145,50 @@ class DecodeLoop:
             self._check(slot, request)
         if self._drafter and self._slots.live.any():
             self._drafter.catch_up(self._hidden, self._hidden_rows)
-        for slot, request in requests.items():
-            self._runs[slot] = self._start(slot, request)
-            self._slots.live[slot] = True
-        try:
+        with self._cancelled_on_error(requests):
+            for slot, request in requests.items():
+                self._runs[slot] = self._start(slot, request)
+                self._slots.live[slot] = True
             output, self._hidden_rows = self._prefill.run(list(requests), on_progress)
-        except BaseException:
-            for slot in requests:
-                self.cancel(slot)
-            raise
-        self._hidden = output.hidden
-        events = [event for slot in requests for event in self._deliver(slot, output, [])]
+            self._hidden = output.hidden
+            events = [event for slot in requests for event in self._deliver(slot, output, [])]
         elapsed = time.perf_counter() - started
         for slot in requests:
             self._run(slot).prefill_s = elapsed
         return events
 
     def step(self) -> list[TokenEvent]:
-        """One step of every active slot; the tokens delivered, slot by slot in order."""
+        """One step of every active slot; the tokens delivered, slot by slot in order.
+
+        An error ends every request: some slots may have moved on, others not.
+        """
         started = time.perf_counter()
         active = self.active
-        drafts = self._propose(active)
-        output = self._run_target(active, drafts)
         events: list[TokenEvent] = []
-        for slot in active:
-            chain = self._deliver(slot, output, drafts[slot, : self._depths[slot]].tolist())
-            # The row of x_n and those of the accepted drafts are final.
-            self._slots.cached[slot] += len(chain)
-            events += chain
+        with self._cancelled_on_error(active):
+            drafts = self._propose(active)
+            output = self._run_target(active, drafts)
+            for slot in active:
+                chain = self._deliver(slot, output, drafts[slot, : self._depths[slot]].tolist())
+                # The row of x_n and those of the accepted drafts are final.
+                self._slots.cached[slot] += len(chain)
+                events += chain
         elapsed = time.perf_counter() - started
         for slot in active:
             run = self._run(slot)
             run.steps += 1
             run.decode_s += elapsed
         return events
+
+    @contextlib.contextmanager
+    def _cancelled_on_error(self, slots: Iterable[int]) -> Iterator[None]:
+        """A slot left live halfway would decode from a wrong state, or stay busy for ever."""
+        try:
+            yield
+        except BaseException:
+            for slot in slots:
+                self.cancel(slot)
+            raise
 
     def _check(self, slot: int, request: Request) -> None:
         if not 0 <= slot < self.batch:
