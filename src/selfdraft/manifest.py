@@ -291,7 +291,7 @@ def load_manifest(bundle: Path) -> Manifest:
             f"{bundle} is not a bundle: {MANIFEST_NAME} is missing",
             hint="make one with: selfdraft export CHECKPOINT -o BUNDLE",
         ) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise BundleError(
             f"{path} cannot be read: {error}", hint="export the bundle again"
         ) from None
