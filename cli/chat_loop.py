@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -201,6 +202,7 @@ class Chat:
     def _reset(self, _rest: str) -> None:
         self._conversation.reset()
         self._loop.reset(0)
+        self._saved.clear()  # another conversation must not replace the one that was saved
         note("the conversation is forgotten")
 
     def _stats(self, _rest: str) -> None:
@@ -230,7 +232,7 @@ class Chat:
     def _save(self, rest: str) -> None:
         if not rest:
             raise ConfigError("/save needs a file name", hint="e.g. /save talk.json")
-        path = Path(rest).expanduser()
+        path = _save_path(rest)
         if path.exists() and path.resolve() not in self._saved:
             raise ConfigError(f"{path} exists already", hint="choose another name")
         record = {
@@ -239,10 +241,31 @@ class Chat:
             "messages": self._conversation.messages,
         }
         try:
-            path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", "utf-8")
+            _write_whole(path, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
         except OSError as error:
             raise ResourceError(
                 f"{path} cannot be written: {error.strerror}", hint="choose another place"
             ) from None
         self._saved.add(path.resolve())
         note(f"saved {len(self._conversation.messages)} messages to {path}")
+
+
+def _save_path(text: str) -> Path:
+    """The file that ``/save`` names; ``ConfigError`` for another user's home that is not there."""
+    try:
+        if "\0" not in text:
+            return Path(text).expanduser()
+    except RuntimeError:
+        pass
+    raise ConfigError(f"{text!r} is no file name", hint="e.g. /save talk.json")
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """Write ``path`` so that a full disk leaves the old file."""
+    partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
+    try:
+        partial.write_text(text, "utf-8")
+        os.replace(partial, path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise

@@ -35,9 +35,15 @@ def options_from_config(path: Path, *, command: Any) -> dict[str, Any]:
     everywhere = {key for known in options.values() for key in known}
     chosen: dict[str, Any] = {}
     own = options[command.name]
+    _refuse_doubles(path, "", data)
     for key, value in data.items():
         if isinstance(value, dict):
             _check_table(path, key, value, options)
+        elif key in options:
+            raise ConfigError(
+                f"{path}: {key} is a table, written [{key}], not a value",
+                hint="put the options of that command below such a line",
+            )
         elif _option(key) not in everywhere:
             raise _unknown(path, key, sorted(everywhere | set(COMMANDS)))
         elif _option(key) in own:
@@ -62,6 +68,10 @@ def _read(path: Path) -> dict[str, Any]:
         ) from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is no TOML: {error}", hint="correct that line") from None
+    except RecursionError:
+        raise ConfigError(
+            f"{path} nests its values too deeply", hint="options are texts, numbers, or lists"
+        ) from None
     return data
 
 
@@ -80,11 +90,24 @@ def _option(key: str) -> str:
     return key.replace("_", "-")
 
 
+def _refuse_doubles(path: Path, table: str, values: dict[str, Any]) -> None:
+    """One option spelled with ``-`` and with ``_``: one of the values would win silently."""
+    seen: dict[str, str] = {}
+    for key in values:
+        other = seen.setdefault(_option(key), key)
+        if other != key:
+            raise ConfigError(
+                f"{path}: {table}{other} and {table}{key} are the same option",
+                hint="leave one of them out",
+            )
+
+
 def _check_table(
     path: Path, table: str, values: dict[str, Any], options: dict[str, dict[str, str]]
 ) -> None:
     if table not in options:
         raise _unknown(path, table, list(options))
+    _refuse_doubles(path, f"{table}.", values)
     for key in values:
         if _option(key) not in options[table]:
             raise _unknown(path, f"{table}.{key}", [f"{table}.{k}" for k in options[table]])

@@ -141,8 +141,9 @@ def command(
 
 
 def _plan(checkpoint: Path, output: Path, options: ExportOptions, *, as_json: bool) -> None:
-    from selfdraft.export.bundle import plan_export
+    from selfdraft.export.bundle import check_place, plan_export
 
+    output = check_place(checkpoint, output, options)
     plan = plan_export(checkpoint, options)
     if as_json:
         print_json({"schema": SCHEMA, "dry_run": True, "output": str(output), **_planned(plan)})

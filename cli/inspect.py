@@ -13,6 +13,7 @@ from selfdraft.cli.attention_facts import (
 )
 from selfdraft.cli.console import bytes_text, print_json, say, table
 from selfdraft.cli.options import BundleArg, ContextOption, JsonOption
+from selfdraft.errors import ConfigError
 
 if TYPE_CHECKING:
     from selfdraft.manifest import Manifest
@@ -34,6 +35,11 @@ def command(
     from selfdraft.manifest import load_manifest
 
     manifest = load_manifest(bundle)
+    if context is not None and context > manifest.limits.context_length:
+        raise ConfigError(
+            f"context is {context}, the bundle holds {manifest.limits.context_length} tokens",
+            hint=f"choose up to {manifest.limits.context_length}, or export with a larger --context",
+        )
     facts = bundle_facts(bundle, manifest, context=context or manifest.limits.context_length)
     if json_output:
         print_json({"schema": SCHEMA, **facts})

@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 from selfdraft import __version__
 from selfdraft.cli.failures import EXIT_BROKEN_PIPE, CliState, run_guarded, silence_stdout
 from selfdraft.cli.registry import COMMANDS, LazyCommands
+from selfdraft.cli.streams import EXIT_NO_STDOUT, open_streams
 
 
 class LazyGroup(TyperGroup):
@@ -87,9 +88,8 @@ def root(
 
 def main() -> None:
     """Run ``selfdraft`` with the arguments of the process."""
-    for stream in (sys.stdout, sys.stderr):
-        # A terminal without UTF-8 shows a replacement instead of failing halfway through.
-        stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+    if not open_streams():
+        sys.exit(EXIT_NO_STDOUT)
     app(prog_name="selfdraft")
 
 

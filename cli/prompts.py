@@ -140,7 +140,7 @@ def template_args(pairs: Sequence[str]) -> dict[str, Any]:
             )
         try:
             args[name] = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             args[name] = value
     return args
 
@@ -151,7 +151,7 @@ def stop_ids(spellings: Sequence[str], tokenizer: Tokenizer) -> tuple[int, ...]:
 
 
 def _stop_id(spelling: str, tokenizer: Tokenizer) -> int:
-    if spelling.isdecimal():
+    if spelling.isascii() and spelling.isdecimal():
         return int(spelling)
     known = tokenizer.id_of(spelling)
     if known is not None:

@@ -70,6 +70,7 @@ def filled_cache(
         tokens=tuple(tokens.tolist()),
         cached=length,
         drafter_cached=lengths["mtp"],
+        prompt_rows=length,
         prefill="dense",
         arrays=arrays,
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import resource
 import sys
 import time
@@ -23,6 +25,7 @@ from selfdraft.export.families import ModelPlan, read_model
 from selfdraft.export.options import (
     DEFAULT_CONTEXT,
     DEFAULT_INT4_BLOCK,
+    MIN_CONTEXT,
     ExportOptions,
     ExportReport,
 )
@@ -132,6 +135,26 @@ def plan_export(checkpoint_path: Path, options: ExportOptions) -> ExportPlan:
     )
 
 
+def check_place(checkpoint_path: Path, output: Path, options: ExportOptions) -> Path:
+    """``output`` without links, once it is clear that a bundle may be put there.
+
+    Raises ``ConfigError`` or ``ResourceError``.
+    """
+    for path in (output, checkpoint_path):
+        try:
+            os.stat(path)
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise ConfigError(
+                    f"{path} is a link that leads back to itself", hint="remove the link"
+                ) from None
+    output = output.resolve()
+    with resource_errors(output):
+        check_output(output, overwrite=options.overwrite)
+    _refuse_nested(checkpoint_path, output)
+    return output
+
+
 def export_bundle(
     checkpoint_path: Path,
     output: Path,
@@ -144,17 +167,14 @@ def export_bundle(
     when disk space or the right to write is missing. Peak memory is one tensor as float32.
     """
     started = time.monotonic()
-    output = output.resolve()
     report = on_progress or (lambda stage, done, total: None)
-    with resource_errors(output):
-        check_output(output, overwrite=options.overwrite)
-    _refuse_nested(checkpoint_path, output)
+    output = check_place(checkpoint_path, output, options)
     plan = plan_export(checkpoint_path, options)
     with resource_errors(output):
         check_disk_space(output, plan.num_bytes)
     for note in plan.notes:
         log.info("%s", note)
-    with new_folder(output) as folder:
+    with new_folder(output, overwrite=options.overwrite) as folder:
         graphs = _write_parts(plan, folder, options, report)
         files = hash_files(folder, lambda done, total: report("hashes", done, total))
         manifest = _manifest(plan, options, graphs, files)
@@ -256,6 +276,12 @@ def _draft_ids(
 
 
 def _context(model: ModelPlan, options: ExportOptions) -> int:
+    if model.max_context < MIN_CONTEXT:
+        raise ConfigError(
+            f"config.json says max_position_embeddings = {model.max_context}, expected "
+            f"{MIN_CONTEXT} or more",
+            hint="restore the config.json that came with the checkpoint",
+        )
     if options.context is None:
         return min(model.max_context, DEFAULT_CONTEXT)
     if options.context > model.max_context:

@@ -15,12 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from selfdraft.errors import ConfigError
-from selfdraft.export.safetensors_file import StoredTensor, read_header
+from selfdraft.export.safetensors_file import StoredTensor, read_header, without_duplicates
 
 CONFIG_NAME = "config.json"
 WEIGHTS_NAME = "model.safetensors"
 INDEX_NAME = "model.safetensors.index.json"
 PICKLE_PATTERNS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+MAX_NAME_BYTES = 255
+"""Longest file name of the usual file systems; asking for a longer one is an error of its own."""
 FLOAT_TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2"}
 
 
@@ -129,7 +131,7 @@ def read_bytes(path: Path) -> bytes:
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file of the checkpoint; ``ConfigError`` when it is none."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=without_duplicates)
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(
             f"{path} cannot be read: {error}", hint="fetch the file again, or mend it"
@@ -200,9 +202,9 @@ def _shard_path(path: Path, shard: str) -> Path:
             hint="do not use this checkpoint before you know why its index points elsewhere",
         )
     file = path / shard
-    if not file.is_file():
+    if len(shard.encode(errors="replace")) > MAX_NAME_BYTES or not file.is_file():
         raise ConfigError(
-            f"shard {shard} is missing from {path}, but {INDEX_NAME} names it",
+            f"shard {shard[:MAX_NAME_BYTES]} is missing from {path}, but {INDEX_NAME} names it",
             hint="fetch the missing shard",
         )
     return file

@@ -68,7 +68,7 @@ class ConfigKeys:
         shown = found if len(found) <= 60 else found[:57] + "..."
         return ConfigError(
             f"{self.where}: {key} is {shown}, expected {expected}",
-            hint="restore the config.json that came with the checkpoint",
+            hint=f"restore the {self.where.split()[0]} that came with the checkpoint",
         )
 
 

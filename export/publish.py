@@ -46,7 +46,7 @@ def is_bundle(path: Path) -> bool:
     """Whether the folder has a manifest of ours, of any schema version."""
     try:
         data = json.loads((path / MANIFEST_NAME).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
     return isinstance(data, dict) and all(key in data for key in BUNDLE_KEYS)
 
@@ -65,10 +65,10 @@ def check_disk_space(output: Path, needed: int) -> None:
 
 
 @contextlib.contextmanager
-def new_folder(output: Path) -> Iterator[Path]:
+def new_folder(output: Path, *, overwrite: bool = True) -> Iterator[Path]:
     """A temporary folder that becomes ``output`` when the block ends without an exception.
 
-    Any exception, Ctrl-C and SIGTERM remove it. Raises ``ResourceError`` for a full disk or a
+    Without ``overwrite`` a bundle that appeared there meanwhile stays (``ConfigError``). Any exception, Ctrl-C and SIGTERM remove it. Raises ``ResourceError`` for a full disk or a
     place that cannot be written.
     """
     partial = output.parent / f".{output.name}.partial-{os.getpid()}"
@@ -79,6 +79,7 @@ def new_folder(output: Path) -> Iterator[Path]:
         try:
             yield partial
             sync_folder(partial)
+            check_output(output, overwrite=overwrite)
             _rename_over(partial, output)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)

@@ -18,6 +18,7 @@ from typing import Any
 from selfdraft.errors import ConfigError
 
 MAX_HEADER_BYTES = 100_000_000
+MAX_DIMS = 16
 ALIGNMENT = 64
 """Every tensor of a bundle starts at a multiple of this, so that it can be mapped in place."""
 
@@ -63,14 +64,14 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
     """
     size, length, text = _read_raw_header(path)
     try:
-        header = json.loads(text, object_pairs_hook=_without_duplicates)
+        header = json.loads(text, object_pairs_hook=without_duplicates)
         header.pop("__metadata__", None)
         tensors = [_entry(name, fields, 8 + length) for name, fields in header.items()]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ConfigError(
             f"{path} has a header that cannot be read: {error}", hint=DAMAGED_HINT
         ) from None
-    tensors.sort(key=lambda tensor: tensor.offset)
+    tensors.sort(key=lambda tensor: (tensor.offset, tensor.length))  # empty ones share an offset
     _check_spans(path, tensors, start=8 + length, size=size)
     return {tensor.name: tensor for tensor in tensors}
 
@@ -124,7 +125,8 @@ def _read_raw_header(path: Path) -> tuple[int, int, bytes]:
     )
 
 
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object from ``json``'s pairs; ``ValueError`` names a key that occurs twice."""
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
@@ -136,8 +138,9 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _entry(name: str, fields: dict[str, Any], data_start: int) -> StoredTensor:
     dtype, shape, (begin, end) = fields["dtype"], fields["shape"], fields["data_offsets"]
     numbers = [*shape, begin, end]
-    if not all(isinstance(value, int) and value >= 0 for value in numbers):
-        raise ValueError(f"tensor {name!r} has shape {shape} and offsets {[begin, end]}")
+    plain = all(type(value) is int and 0 <= value < 2**63 for value in numbers)
+    if not plain or len(shape) > MAX_DIMS:
+        raise ValueError(f"tensor {name!r} has shape {shape} and offsets {[begin, end]}"[:200])
     if dtype not in DTYPE_BYTES:
         raise ValueError(f"tensor {name!r} has the unknown dtype {dtype!r}")
     if math.prod(shape) * DTYPE_BYTES[dtype] != end - begin:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,12 +10,22 @@ from typing import Any
 
 from selfdraft.errors import ConfigError
 from selfdraft.export.checkpoint import Checkpoint, read_bytes, read_json
-from selfdraft.export.config import ConfigKeys
+from selfdraft.export.config import ConfigKeys, not_supported
 from selfdraft.manifest import SamplingDefaults, TextSpec
 
 TOKENIZER = "tokenizer.json"
 CHAT_TEMPLATE = "chat_template.jinja"
 DEMO_CARD = "demo_card.json"
+BYTE_DECODERS = frozenset({"ByteLevel", "ByteFallback", "Metaspace"})
+"""Decoders whose tokens ``runtime.tokenizer`` turns into bytes."""
+RESTORE_HINT = "restore the file that came with the checkpoint"
+SAMPLING_RANGES: dict[str, tuple[float, float]] = {
+    "temperature": (0, 1e30),
+    "top_k": (0, 1e30),
+    "top_p": (1e-30, 1),
+    "min_p": (0, 1),
+}
+"""What ``runtime.sampling`` takes."""
 NO_EOS_NOTE = "no end-of-text token is named: replies end at their length or context limit"
 
 
@@ -90,14 +101,53 @@ def _load_tokenizer(path: Path, vocab_size: int) -> tuple[Any, bytes]:
         tokenizer = Tokenizer.from_buffer(content)
     except Exception as error:  # noqa: BLE001 - the library raises plain Exception
         raise ConfigError(f"{file} cannot be read: {error}", hint="fetch the file again") from None
-    token, highest = max(tokenizer.get_vocab().items(), key=lambda item: item[1])
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    vocab = tokenizer.get_vocab()
+    if not vocab:
+        raise ConfigError(f"{file} has no tokens", hint="fetch the file again")
+    token, highest = max(vocab.items(), key=lambda item: item[1])
     if highest >= vocab_size:
         raise ConfigError(
             f"{TOKENIZER} gives token {token!r} the id {highest}, but the embedding has only "
             f"{vocab_size} rows",
             hint="the tokenizer belongs to another checkpoint: fetch both again",
         )
+    data = json.loads(content)
+    _check_text_rules(data)
+    _check_added_ids(data, tokenizer)
     return tokenizer, content
+
+
+def _check_text_rules(data: Mapping[str, Any]) -> None:
+    """A bundle turns tokens into bytes by its decoder's rules; other ones it could not run."""
+    kinds = set(_decoder_kinds(data.get("decoder")))
+    if not kinds & BYTE_DECODERS:
+        raise not_supported(
+            f"{TOKENIZER} with the decoder {'+'.join(sorted(kinds)) or 'none'}",
+            hint="use a checkpoint with a byte-level or SentencePiece tokenizer",
+        )
+
+
+def _decoder_kinds(decoder: Any) -> Iterator[str]:
+    if isinstance(decoder, dict):
+        if decoder.get("type") == "Sequence":
+            for part in decoder.get("decoders", ()):
+                yield from _decoder_kinds(part)
+        else:
+            yield str(decoder.get("type"))
+
+
+def _check_added_ids(data: Mapping[str, Any], tokenizer: Any) -> None:
+    """The library gives an added token the next free id, whatever id the file says."""
+    for added in data.get("added_tokens") or ():
+        text, said = added["content"], added["id"]
+        found = tokenizer.token_to_id(text)
+        if text and found != said:
+            raise ConfigError(
+                f"{TOKENIZER} gives the added token {text!r} the id {said}, it can only be {found}",
+                hint="the tokenizer belongs to another checkpoint: fetch both again",
+            )
 
 
 def _optional_json(path: Path) -> dict[str, Any]:
@@ -162,14 +212,27 @@ def _chat_template(path: Path, settings: Mapping[str, Any]) -> str | None:
             raise ConfigError(f"{file} cannot be read: {error}", hint="fetch it again") from None
     template = settings.get("chat_template")
     if isinstance(template, list):  # several named templates
-        named = {t.get("name"): t.get("template") for t in template if isinstance(t, dict)}
-        template = named.get("default")
+        named = [t for t in template if isinstance(t, dict) and t.get("name") == "default"]
+        template = named[-1].get("template") if named else None
     if template is not None and not isinstance(template, str):
         raise ConfigError(
             f"tokenizer_config.json: chat_template is a {type(template).__name__}, not a text",
-            hint="restore the file that came with the checkpoint",
+            hint=RESTORE_HINT,
+        )
+    if template is not None and not is_unicode(template):
+        raise ConfigError(
+            "tokenizer_config.json: chat_template is not valid Unicode", hint=RESTORE_HINT
         )
     return template
+
+
+def is_unicode(text: str) -> bool:
+    """Whether ``text`` can be written as UTF-8; JSON can spell half of a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _demo_card(path: Path) -> tuple[str | None, tuple[str, ...]]:
@@ -191,9 +254,17 @@ def _sampling(generation: Mapping[str, Any]) -> SamplingDefaults:
     keys = ConfigKeys(generation, "generation_config.json")
     if keys.flag("do_sample") is False:
         return SamplingDefaults(temperature=0.0)
-    return SamplingDefaults(
+    defaults = SamplingDefaults(
         temperature=keys.number("temperature"),
         top_k=keys.integer("top_k"),
         top_p=keys.number("top_p"),
         min_p=keys.number("min_p"),
     )
+    for key, (least, most) in SAMPLING_RANGES.items():
+        value = getattr(defaults, key)
+        if value is not None and not (value >= least and value <= most):
+            raise ConfigError(
+                f"generation_config.json: {key} is {value:g}, expected {least:g} to {most:g}",
+                hint="correct it, or remove it for the default",
+            )
+    return defaults

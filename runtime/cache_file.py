@@ -89,6 +89,7 @@ def save_cache(
         "prefill": cache.prefill,
         "cached": str(cache.cached),
         "drafter_cached": str(cache.drafter_cached),
+        "prompt_rows": str(cache.prompt_rows),
         **{f"extra.{name}": text for name, text in (extra or {}).items()},
     }
     arrays = {TOKENS: np.array(cache.tokens, dtype=np.int64), **cache.arrays}
@@ -128,22 +129,26 @@ def load_cache(path: Path, manifest: Manifest) -> SavedCache:
     return SavedCache(slot=_slot(path, header), extra=_extra(metadata))
 
 
+_LENGTHS = ("cached", "drafter_cached", "prompt_rows")
+
+
 def _slot(path: Path, header: _Header) -> SlotCache:
     arrays = header.arrays()
     prefill = header.metadata.get("prefill")
-    lengths = [header.metadata.get(name, "") for name in ("cached", "drafter_cached")]
+    lengths = [header.metadata.get(name, "") for name in _LENGTHS]
     tokens = arrays.pop(TOKENS, None)
     plain = tokens is not None and tokens.dtype == np.int64 and tokens.ndim == 1
     if not plain or not all(n.isdecimal() for n in lengths) or prefill not in ("dense", "sparse"):
         raise _damaged(path, "its lengths or tokens are missing")
     assert tokens is not None
-    cached, drafter_cached = map(int, lengths)
-    if not drafter_cached <= cached <= tokens.size:
+    cached, drafter_cached, prompt_rows = map(int, lengths)
+    if not max(drafter_cached, prompt_rows) <= cached <= tokens.size:
         raise _damaged(path, f"{cached} rows of {tokens.size} tokens")
     return SlotCache(
         tokens=tuple(tokens.tolist()),
         cached=cached,
         drafter_cached=drafter_cached,
+        prompt_rows=prompt_rows,
         prefill=prefill,  # type: ignore[arg-type]
         arrays=arrays,
     )

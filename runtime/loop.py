@@ -11,8 +11,9 @@ Rejecting is not advancing the lengths. Without drafts step 1 falls away: plain 
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -68,6 +69,8 @@ class DecodeLoop:
             "context_length", context_length, limits.context_length, 2, limits.context_length
         )
         self.prefill_attention = checked_prefill_attention(backend.manifest, prefill_attention)
+        sparse = backend.manifest.attention is not None
+        self._prompts_differ = sparse and self.prefill_attention == "dense"
         usual_rows = limits.prefill_rows
         if self.prefill_attention == "sparse":
             usual_rows = min(usual_rows, SPARSE_CHUNK_ROWS)
@@ -122,7 +125,13 @@ class DecodeLoop:
         Caches are cut back to the common prefix. Raises ``ConfigError`` for a busy slot.
         """
         self._check_idle(slot)
-        return self._slots.rewind(slot, token_ids, drafting=self.drafts > 0)
+        return self._slots.rewind(
+            slot,
+            token_ids,
+            drafting=self.drafts > 0,
+            # Prompts attend densely here, decode steps of a sparse bundle do not.
+            prompt_rows_only=self._prompts_differ,
+        )
 
     def reset(self, slot: int) -> None:
         """Forget a slot's tokens, and end its request."""
@@ -143,6 +152,7 @@ class DecodeLoop:
             tokens=self.tokens(slot),
             cached=lengths["backbone"],
             drafter_cached=lengths["mtp"],
+            prompt_rows=int(slots.prompt_rows[slot]),
             prefill=self.prefill_attention,
             arrays=arrays,
         )
@@ -164,6 +174,7 @@ class DecodeLoop:
         self._slots.tokens[slot] = list(cache.tokens)
         self._slots.cached[slot] = cache.cached
         self._slots.drafter_cached[slot] = cache.drafter_cached
+        self._slots.prompt_rows[slot] = cache.prompt_rows
 
     def result(self, slot: int) -> GenerationResult:
         """The record of the slot's last request, finished or not."""
@@ -182,7 +193,8 @@ class DecodeLoop:
         """Start a request in each given slot: prefill together, draw the first tokens.
 
         Reuses what the caches share with the prompts. Other slots may be in the middle of theirs.
-        Raises ``ConfigError`` or, for a prompt that leaves no room, ``ResourceError``.
+        Raises ``ConfigError`` or, for a prompt that leaves no room, ``ResourceError``. After any
+        error none of these requests runs.
         """
         started = time.perf_counter()
         if not requests:
@@ -191,38 +203,38 @@ class DecodeLoop:
             self._check(slot, request)
         if self._drafter and self._slots.live.any():
             self._drafter.catch_up(self._hidden, self._hidden_rows)
-        for slot, request in requests.items():
-            self._runs[slot] = self._start(slot, request)
-            self._slots.live[slot] = True
-        try:
+        with self._cancelled_on_error(requests):
+            for slot, request in requests.items():
+                self._runs[slot] = self._start(slot, request)
+                self._slots.live[slot] = True
             output, self._hidden_rows = self._prefill.run(list(requests), on_progress)
-        except BaseException:
-            for slot in requests:
-                self.cancel(slot)
-            raise
-        self._hidden = output.hidden
-        events = [event for slot in requests for event in self._deliver(slot, output, [])]
+            self._hidden = output.hidden
+            events = [event for slot in requests for event in self._deliver(slot, output, [])]
         elapsed = time.perf_counter() - started
         for slot in requests:
             self._run(slot).prefill_s = elapsed
         return events
 
     def step(self) -> list[TokenEvent]:
-        """One step of every active slot; the tokens delivered, slot by slot in order."""
+        """One step of every active slot; the tokens delivered, slot by slot in order.
+
+        An error ends every request: some slots may have moved on, others not.
+        """
         started = time.perf_counter()
         active = self.active
-        drafts = self._propose(active)
         audited = self._audit.seconds if self._audit else 0.0
-        if self._audit:
-            self._audit.run_dense(active, [self._run(slot).steps for slot in active])
-        output = self._run_target(active, drafts)
-        self._record(active, output)
         events: list[TokenEvent] = []
-        for slot in active:
-            chain = self._deliver(slot, output, drafts[slot, : self._depths[slot]].tolist())
-            # The row of x_n and those of the accepted drafts are final.
-            self._slots.cached[slot] += len(chain)
-            events += chain
+        with self._cancelled_on_error(active):
+            drafts = self._propose(active)
+            if self._audit:
+                self._audit.run_dense(active, [self._run(slot).steps for slot in active])
+            output = self._run_target(active, drafts)
+            self._record(active, output)
+            for slot in active:
+                chain = self._deliver(slot, output, drafts[slot, : self._depths[slot]].tolist())
+                # The row of x_n and those of the accepted drafts are final.
+                self._slots.cached[slot] += len(chain)
+                events += chain
         elapsed = time.perf_counter() - started
         if self._audit:
             elapsed -= self._audit.seconds - audited
@@ -235,6 +247,16 @@ class DecodeLoop:
     def _check_idle(self, slot: int) -> None:
         if self._slots.live[slot]:
             raise ConfigError(f"slot {slot} is generating", hint="cancel or finish it first")
+
+    @contextlib.contextmanager
+    def _cancelled_on_error(self, slots: Iterable[int]) -> Iterator[None]:
+        """A slot left live halfway would decode from a wrong state, or stay busy for ever."""
+        try:
+            yield
+        except BaseException:
+            for slot in slots:
+                self.cancel(slot)
+            raise
 
     def _check(self, slot: int, request: Request) -> None:
         if not 0 <= slot < self.batch:

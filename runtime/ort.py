@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from selfdraft.errors import BundleError, DeviceError
+from selfdraft.errors import BundleError, ConfigError, DeviceError
 from selfdraft.manifest import GraphSpec, Manifest
 from selfdraft.runtime.attention_record import BLOCKS_READ, check_attention
 from selfdraft.runtime.backend import (
@@ -27,6 +27,7 @@ from selfdraft.runtime.backend import (
     MtpOutput,
     Step,
 )
+from selfdraft.runtime.graph_check import check_graph, check_graph_names
 from selfdraft.runtime.slot_cache import used_part, write_part
 
 if TYPE_CHECKING:
@@ -107,12 +108,15 @@ class OrtBackend:
         check_attention(manifest)
         ort = _onnxruntime()
         self._manifest = manifest
-        self._threads = threads or os.cpu_count() or 1
+        self._threads = _checked_threads(threads)
+        check_graph_names(manifest)
         self._embedding = HostTensor.of(_load_embedding(bundle, manifest))
         self._sessions = {
             name: _open_session(ort, bundle / graph.file, self._threads, profile)
             for name, graph in manifest.graphs.items()
         }
+        for name, graph in manifest.graphs.items():
+            check_graph(self._sessions[name], graph)
         self._run_options = ort.RunOptions()
         self._turn = 0
 
@@ -218,7 +222,13 @@ class OrtBackend:
         return {name: session.end_profiling() for name, session in self._sessions.items()}
 
     def _run(self, name: str, binding: Binding) -> None:
-        self._sessions[name].run_with_iobinding(binding.io, self._run_options)
+        try:
+            self._sessions[name].run_with_iobinding(binding.io, self._run_options)
+        except RuntimeError as error:
+            raise DeviceError(
+                f"{name}.onnx failed in onnxruntime: {' '.join(str(error).split())[:200]}",
+                hint="check the bundle with: selfdraft verify BUNDLE",
+            ) from error
 
     def _bind(
         self, name: str, states: OrtStates, step: Step, *, rows: int, turn: int = 0
@@ -280,6 +290,18 @@ def _onnxruntime() -> Any:
     return onnxruntime
 
 
+def _checked_threads(threads: int | None) -> int:
+    """Every thread spins while it waits: far more of them than cores never finish."""
+    cores = os.cpu_count() or 1
+    most = max(64, 4 * cores)
+    if threads is not None and not 1 <= threads <= most:
+        raise ConfigError(
+            f"threads is {threads}, this machine has {cores} cores",
+            hint=f"choose 1 to {most}, or leave it out",
+        )
+    return threads or cores
+
+
 def _open_session(ort: Any, path: Path, threads: int, profile: Path | None) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
@@ -304,5 +326,14 @@ def _open_session(ort: Any, path: Path, threads: int, profile: Path | None) -> o
 def _load_embedding(bundle: Path, manifest: Manifest) -> NDArray[np.float32]:
     from safetensors.numpy import load_file
 
-    table: NDArray[np.float32] = load_file(str(bundle / manifest.embedding_file))["embedding"]
+    tensors = load_file(str(bundle / manifest.embedding_file))
+    wanted = (manifest.model.vocab_size, manifest.model.hidden_size)
+    table = tensors.get("embedding")
+    if table is None or table.shape != wanted or table.dtype != np.float32:
+        found = "missing" if table is None else f"{table.dtype} {list(table.shape)}"
+        raise BundleError(
+            f"{manifest.embedding_file}: embedding is {found}, the manifest says float32 "
+            f"{list(wanted)}",
+            hint="export the bundle again",
+        )
     return table

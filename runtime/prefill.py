@@ -90,5 +90,6 @@ class Prefill:
             arrays.input_ids[slot, :count] = slots.tokens[slot][start : start + count]
         output = self._backend.run_backbone(self._states, step, arrays.input_ids)
         slots.cached += counts
+        np.copyto(slots.prompt_rows, slots.cached, where=counts > 0)
         slots.attend_all[counts > 0] = self._attend_all
         return LastChunk(output, num_rows)

@@ -25,6 +25,8 @@ from selfdraft.errors import ConfigError
 from selfdraft.manifest import SamplingDefaults
 
 MAX_SEED = 2**64 - 1
+MIN_TEMPERATURE = 1e-30
+"""Below it logits divided by the temperature overflow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +48,12 @@ class SamplingParams:
     """Same seed, same tokens, with speculation on or off. None: drawn afresh."""
 
     def __post_init__(self) -> None:
-        _check("temperature", self.temperature, lambda x: 0 <= x < math.inf, "0 or more")
+        _check(
+            "temperature",
+            self.temperature,
+            lambda x: x == 0 or MIN_TEMPERATURE <= x < math.inf,
+            f"0 (greedy), or {MIN_TEMPERATURE:g} and more",
+        )
         _check("top_k", self.top_k, lambda x: x >= 0, "a whole number, 0 or more", whole=True)
         _check("top_p", self.top_p, lambda x: 0 < x <= 1, "above 0 and at most 1")
         _check("min_p", self.min_p, lambda x: 0 <= x <= 1, "from 0 to 1")

@@ -24,6 +24,8 @@ class SlotCache:
     """Leading tokens in the backbone's cache."""
     drafter_cached: int
     """Rows of the MTP head's cache."""
+    prompt_rows: int
+    """Leading rows that a prefill computed; later ones come from decode steps."""
     prefill: PrefillAttention
     """How prompts were computed."""
     arrays: Mapping[str, NDArray[Any]]

@@ -25,13 +25,20 @@ class SlotTable:
         """Slots with an unfinished request."""
         self.attend_all: IntArray = np.zeros(batch, dtype=np.int64)
         """1 where the newest rows belong to a prompt."""
+        self.prompt_rows: IntArray = np.zeros(batch, dtype=np.int64)
+        """Leading rows that a prefill computed; those behind it come from decode steps."""
 
     @property
     def batch(self) -> int:
         return len(self.tokens)
 
-    def rewind(self, slot: int, tokens: Sequence[int], *, drafting: bool) -> int:
+    def rewind(
+        self, slot: int, tokens: Sequence[int], *, drafting: bool, prompt_rows_only: bool = False
+    ) -> int:
         """Let ``slot`` hold ``tokens``, keeping what the caches share with them.
+
+        ``prompt_rows_only``: decode steps compute other rows than a prefill would, so those do not
+        stay: what a prompt holds never depends on how it came about.
 
         Returns the number of leading tokens whose rows stay. The last token is always computed
         again, for its logits. When drafting, both caches go back to one length: a row of the MTP
@@ -42,9 +49,12 @@ class SlotTable:
         drafter_kept = min(int(self.drafter_cached[slot]), max(common - 1, 0))
         if drafting:
             kept = min(kept, drafter_kept)
+        if prompt_rows_only:
+            kept = min(kept, int(self.prompt_rows[slot]))
         # Lengths first: a cache may hold less than the tokens, never more.
         self.cached[slot] = kept
         self.drafter_cached[slot] = min(drafter_kept, kept)
+        self.prompt_rows[slot] = min(int(self.prompt_rows[slot]), kept)
         self.tokens[slot] = list(tokens)
         return kept
 

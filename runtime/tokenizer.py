@@ -44,6 +44,9 @@ class Tokenizer:
                 f"{path} is no readable tokenizer: {_one_line(error)}",
                 hint="export the bundle again from the whole checkpoint",
             ) from None
+        # Some files carry the settings of a training run: a prompt must never be cut or filled up.
+        inner.no_truncation()
+        inner.no_padding()
         return cls(inner)
 
     @property
@@ -58,13 +61,7 @@ class Tokenizer:
         prompt, no after a chat template, which writes them itself. Control tokens spelled out
         in ``text`` become their ids.
         """
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise ConfigError(
-                f"the text is not valid Unicode at character {error.start}",
-                hint="pass the text as UTF-8",
-            ) from None
+        _check_unicode(text)
         return list(self._inner.encode(text, add_special_tokens=add_special_tokens).ids)
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
@@ -85,6 +82,7 @@ class Tokenizer:
 
     def id_of(self, token: str) -> int | None:
         """Id of the token spelled ``token`` (as in the file), or ``None``."""
+        _check_unicode(token)
         found = self._inner.token_to_id(token)
         return None if found is None else int(found)
 
@@ -102,6 +100,17 @@ class Tokenizer:
             return _byte_level_bytes(piece)
         byte = _BYTE_PIECE.fullmatch(piece)
         return bytes([int(byte[1], 16)]) if byte else piece.replace("▁", " ").encode("utf-8")
+
+
+def _check_unicode(text: str) -> None:
+    """Refuse what bytes of another encoding become on a command line."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ConfigError(
+            f"the text is not valid Unicode at character {error.start}",
+            hint="pass the text as UTF-8",
+        ) from None
 
 
 def _decoder_rules(inner: tokenizers.Tokenizer) -> tuple[bool, bool]:

@@ -95,7 +95,8 @@ def _refuse_other_arithmetic(config: ConfigKeys, family: Family) -> None:
             f"sliding window attention (sliding_window = {window})",
             hint="use a checkpoint with full attention in every layer",
         )
-    for kind in config.values.get("layer_types") or ():
+    kinds = config.values.get("layer_types")
+    for kind in kinds if isinstance(kinds, list) else [kinds] if kinds is not None else []:
         if kind != "full_attention":
             raise not_supported(
                 f"layer_types entry {kind!r}", hint="only full_attention layers are known"

@@ -58,6 +58,17 @@ class MtpSpec:
     """Rows of the trimmed draft head; null: the head drafts over the whole vocabulary."""
 
 
+_SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "num_layers",
+    "num_heads",
+    "num_kv_heads",
+    "head_dim",
+    "intermediate_size",
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
     """Geometry of a dense decoder with grouped-query attention, and of its MTP head."""
@@ -80,6 +91,9 @@ class ModelSpec:
     mtp: MtpSpec | None
 
     def __post_init__(self) -> None:
+        for name in _SIZES:
+            if not 1 <= getattr(self, name) < 2**31:
+                raise ValueError(f"{name} is {getattr(self, name)}")
         if self.num_heads % self.num_kv_heads:
             raise ValueError(
                 f"num_heads {self.num_heads} is no multiple of num_kv_heads {self.num_kv_heads}"
@@ -160,6 +174,11 @@ class Limits:
     """Sorted candidates that each logit row returns (C)."""
     prefill_rows: int
     """Default rows of one prefill chunk."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("context_length", 2), ("candidates", 1), ("prefill_rows", 1)):
+            if not least <= getattr(self, name) < 2**31:
+                raise ValueError(f"{name} is {getattr(self, name)}, expected {least} or more")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,7 +300,7 @@ def load_manifest(bundle: Path) -> Manifest:
             f"{bundle} is not a bundle: {MANIFEST_NAME} is missing",
             hint="make one with: selfdraft export CHECKPOINT -o BUNDLE",
         ) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise BundleError(
             f"{path} cannot be read: {error}", hint="export the bundle again"
         ) from None

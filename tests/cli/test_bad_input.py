@@ -38,6 +38,10 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "unknown key": (lambda b: edit_manifest(b, limitz={}), "'limitz' (did you mean 'limits'?)"),
     "wrong type": (lambda b: edit_manifest(b, notes=3), "notes"),
     "no JSON": (lambda b: (b / "manifest.json").write_text("{"), "manifest.json"),
+    "JSON nested without end": (
+        lambda b: (b / "manifest.json").write_text("[" * 200_000),
+        "manifest.json",
+    ),
     "JSON of another kind": (lambda b: (b / "manifest.json").write_text("[1]"), "schema version"),
     "no manifest": (lambda b: (b / "manifest.json").unlink(), "is not a bundle"),
     "file name that leaves the folder": (

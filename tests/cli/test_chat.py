@@ -208,3 +208,22 @@ def test_control_characters_are_harmless_on_a_terminal(
     with closing(Terminal([*arguments, "c", "--raw"], process_environment)) as terminal:
         assert terminal.exit_code() == 0
         assert "␛]2J␍" in terminal.shown and "\x1b" not in terminal.shown
+
+
+@pytest.mark.parametrize("name", ["~no-such-user/talk.json", "a\0b"])
+def test_saving_to_an_impossible_name_is_refused_and_the_chat_goes_on(
+    run: Any, shared_bundle: Path, name: str
+) -> None:
+    result = chat(run, shared_bundle, [f"/save {name}", "hello"])
+    assert result.exit_code == 2 and "is no file name" in result.stderr
+    assert result.stdout == f"{REPLY}\n"
+
+
+def test_conversation_after_reset_does_not_replace_the_saved_one(
+    run: Any, shared_bundle: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "talk.json"
+    result = chat(run, shared_bundle, ["hello", f"/save {path}", "/reset", f"/save {path}"])
+    assert result.exit_code == 2 and "exists already" in result.stderr
+    assert len(json.loads(path.read_text())["messages"]) == 2
+    assert list(tmp_path.iterdir()) == [path]

@@ -88,3 +88,19 @@ def test_wrong_value_in_the_file_is_a_usage_error(
 def test_missing_file_is_named(run: Any, shared_bundle: Path, tmp_path: Path) -> None:
     result = generate(run, shared_bundle, "--config", tmp_path / "none.toml")
     assert result.exit_code == 2 and "none.toml does not exist" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("generate = 5", "generate is a table"),
+        ("[generate]\nmax-tokens = 3\nmax_tokens = 4", "are the same option"),
+        ("threads = " + "[" * 100_000, "nests its values too deeply"),
+    ],
+)
+def test_file_that_cannot_mean_what_it_says_is_refused(
+    run: Any, shared_bundle: Path, config: Any, text: str, named: str
+) -> None:
+    result = generate(run, shared_bundle, "--config", config(text))
+    assert result.exit_code == 2 and named in result.stderr
+    assert len(result.stderr.splitlines()) == 2 and result.stdout == ""

@@ -156,3 +156,11 @@ def test_unwritable_home_is_a_resource_error(
     (tmp_path / "file").write_text("")
     result = run("demo", "--checkpoint", checkpoint, "--home", tmp_path / "file")
     assert result.exit_code == 4 and "SELFDRAFT_HOME" in result.stderr and not exports
+
+
+def test_dry_run_says_that_the_output_is_in_the_way(
+    run: Any, checkpoint: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "b").write_text("a file")
+    result = run("export", checkpoint, "-o", tmp_path / "b", "--dry-run")
+    assert result.exit_code == 2 and "exists and is no bundle" in result.stderr

@@ -61,3 +61,9 @@ def test_states_are_counted_at_the_context_given(dtype: str, size: int) -> None:
     graph = GraphSpec(file="g.onnx", inputs=(), outputs=(), taps=(), states=states)
     expected = {"kv": np.prod((1, 2, capacity_for(1000), 16)) * size, "conv": 15 * size}
     assert bytes_by_kind(graph, context=1000) == expected
+
+
+def test_context_beyond_the_bundle_is_refused(run: Any, shared_bundle: Path) -> None:
+    result = run("inspect", shared_bundle, "--context", 10**9)
+    assert result.exit_code == 2 and "context is 1000000000" in result.stderr
+    assert result.stdout == ""

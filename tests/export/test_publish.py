@@ -213,3 +213,12 @@ def test_hashes_cover_every_file_and_count_its_bytes(tmp_path) -> None:
     assert {name: spec.bytes for name, spec in files.items()} == {"a": 3, "sub/b": 0}
     assert files["a"].sha256.startswith("ba7816bf8f01cfea414140de5dae2223")
     assert seen == [(3, 3)]
+
+
+def test_bundle_that_appeared_meanwhile_is_not_replaced(tmp_path) -> None:
+    output = tmp_path / "bundle"
+    with refused("exists"), new_folder(output, overwrite=False) as folder:
+        (folder / "data").write_text("late")
+        make_bundle(output, "early")
+    assert (output / "data").read_text() == "early"
+    assert os.listdir(tmp_path) == ["bundle"]

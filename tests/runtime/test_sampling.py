@@ -274,3 +274,10 @@ def test_banning_every_token_is_an_error() -> None:
     sampler = RowSampler(_law(), vocab_size=2, processors=[MinTokens(1, end_ids=[0, 1])])
     with pytest.raises(ConfigError, match="every token is banned"):
         sampler.draw(np.ones(2), np.arange(2), position=0, fetch_row=lambda: np.ones(2))
+
+
+@pytest.mark.parametrize("temperature", [1e-320, 1e-31, float("nan"), float("inf"), -1.0])
+def test_temperature_that_overflows_the_logits_is_refused(temperature: float) -> None:
+    with pytest.raises(ConfigError, match="temperature is"):
+        SamplingParams(temperature=temperature)
+    SamplingParams(temperature=1e-30)

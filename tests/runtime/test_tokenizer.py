@@ -115,3 +115,18 @@ def test_unknown_decoder_is_refused_by_name() -> None:
     hf.decoder = decoders.WordPiece()
     with pytest.raises(BundleError, match="WordPiece"):
         Tokenizer(hf)
+
+
+def test_truncation_and_padding_of_the_file_never_touch_a_prompt(tmp_path: Path) -> None:
+    hf = byte_level()
+    hf.enable_truncation(max_length=2)
+    hf.enable_padding(length=9)
+    hf.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = Tokenizer.from_file(tmp_path / "tokenizer.json")
+    ids = tokenizer.encode("four", add_special_tokens=False)
+    assert len(ids) == 4 and tokenizer.decode(ids) == "four"
+
+
+def test_token_name_that_is_no_unicode_is_refused() -> None:
+    with pytest.raises(ConfigError, match="not valid Unicode"):
+        Tokenizer(byte_level()).id_of("h\udcff")
