@@ -112,7 +112,13 @@ class OrtBackend:
         check_graph_names(manifest)
         self._embedding = HostTensor.of(_load_embedding(bundle, manifest))
         self._sessions = {
-            name: _open_session(ort, bundle / graph.file, self._threads, profile)
+            name: _open_session(
+                ort,
+                bundle / graph.file,
+                threads=self._threads,
+                profile=profile,
+                alone=len(manifest.graphs) == 1,
+            )
             for name, graph in manifest.graphs.items()
         }
         for name, graph in manifest.graphs.items():
@@ -302,14 +308,17 @@ def _checked_threads(threads: int | None) -> int:
     return threads or cores
 
 
-def _open_session(ort: Any, path: Path, threads: int, profile: Path | None) -> ort.InferenceSession:
+def _open_session(
+    ort: Any, path: Path, *, threads: int, profile: Path | None, alone: bool
+) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 3
     options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", INT4_ACCURACY_LEVEL)
-    # Each session has threads of its own. Left spinning after a pass, those of one graph take the
-    # cores from the other's: a speculative step then takes twice as long.
-    options.add_session_config_entry("session.force_spinning_stop", "1")
+    if not alone:
+        # Each session has threads of its own. Left spinning after a pass, those of one graph take
+        # the cores from the other's: a speculative step then takes twice as long.
+        options.add_session_config_entry("session.force_spinning_stop", "1")
     if profile is not None:
         options.enable_profiling = True
         options.profile_file_prefix = f"{profile}-{path.stem}"
