@@ -43,14 +43,21 @@ class Artifacts:
         return path
 
     def bundle(
-        self, *, mtp: bool, weights: Literal["fp32", "int4"], draft_vocab: int | None = None
+        self,
+        *,
+        mtp: bool,
+        weights: Literal["fp32", "int4"],
+        draft_vocab: int | None = None,
+        sparse: bool = False,
     ) -> Path:
-        """Its bundle for the ``cpu`` target with the full context."""
+        """Its bundle for the ``cpu`` target with the full context; ``sparse``: default selection."""
+        from selfdraft.export.attention_options import AttentionOptions
         from selfdraft.export.bundle import export_bundle
         from selfdraft.export.options import ExportOptions
 
         checkpoint = self.checkpoint(mtp=mtp)
         name = f"{checkpoint.name}-{weights}" + (f"-draft{draft_vocab}" if draft_vocab else "")
+        name += "-sparse" if sparse else ""
         path = self.folder / f"{name}.sdbundle"
         key = {**self._key, "sources": _digest(EXPORT_SOURCES)}
         # The stamp stays outside: a bundle with a file that its manifest lacks does not load.
@@ -61,6 +68,7 @@ class Artifacts:
                     int4_block=INT4_BLOCK if weights == "int4" else None,
                     context=CONTEXT,
                     draft_vocab=draft_vocab,
+                    attention=AttentionOptions(kind="sparse" if sparse else "dense"),
                     overwrite=True,
                 )
                 export_bundle(checkpoint, path, options)

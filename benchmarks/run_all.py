@@ -2,7 +2,7 @@
 
     python -m benchmarks.run_all            (or: make bench)
 
-Needs an idle machine and some ten minutes; models are made at the first run.
+Needs an idle machine, 12 GiB of memory and some fifteen minutes; models are made at the first run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from benchmarks import in_place, overhead, peers, speedup
+from benchmarks import in_place, long_context, overhead, peers, speedup
 from benchmarks.options import parser
 from benchmarks.record import markdown_table, write_records
 
@@ -37,6 +37,9 @@ def benchmarks(args: argparse.Namespace) -> Iterator[tuple[str, Callable[[], Rec
     yield "in place", partial(in_place.measure, args)
     for drafts in (0, 1):
         yield f"profile, {drafts} drafts", partial(in_place.profile_steps, args, drafts=drafts)
+    yield "long context", partial(long_context.measure_int4, args, peer=True)
+    for kind in long_context.CONTENTS:
+        yield f"speculative sparse, {kind}", partial(long_context.measure_speculative, args, kind)
 
 
 def _shorter(args: argparse.Namespace, length: int) -> argparse.Namespace:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from selfdraft.cli.console import print_json_line, say, stage_progress, table
-from selfdraft.cli.options import BackendOption, BundleArg, ChunkOption, ThreadsOption
+from selfdraft.cli.numbers import numbers
+from selfdraft.cli.options import (
+    BackendOption,
+    BundleArg,
+    ChunkOption,
+    PrefillOption,
+    ThreadsOption,
+)
 from selfdraft.errors import ConfigError, ResourceError
 
 if TYPE_CHECKING:
@@ -19,20 +25,40 @@ if TYPE_CHECKING:
     from selfdraft.cli.session import Session
     from selfdraft.runtime.request import Request
 
-Number = TypeVar("Number", int, float)
+DEFAULT_TOKENS = 64
 
 
 def command(
     bundle: BundleArg,
-    contexts: Annotated[
+    context: Annotated[
         str | None,
         typer.Option(
-            "--contexts",
+            "--context",
             metavar="N,N,…",
-            help="Prompt lengths in tokens; the prompt is cut or repeated.",
+            help="Prompt lengths in tokens; the prompt is cut or repeated. With --attention: lengths "
+            "at the end of a run.",
             show_default="the prompt's own",
         ),
     ] = None,
+    attention: Annotated[
+        str | None,
+        typer.Option(
+            "--attention",
+            metavar="sparse,dense",
+            help="Fill the caches with random rows instead of computing a prompt, and compare these.",
+            show_default=False,
+        ),
+    ] = None,
+    block_spread: Annotated[
+        float,
+        typer.Option(
+            "--block-spread",
+            min=0,
+            max=1,
+            metavar="S",
+            help="Of those rows: 0.35 lets neighbours choose the same blocks, 0 each for itself.",
+        ),
+    ] = 0.35,
     drafts: Annotated[
         str | None,
         typer.Option(
@@ -43,8 +69,15 @@ def command(
         ),
     ] = None,
     tokens: Annotated[
-        int, typer.Option("--tokens", min=2, metavar="N", help="Tokens of each run.")
-    ] = 64,
+        int | None,
+        typer.Option(
+            "--tokens",
+            min=2,
+            metavar="N",
+            help="Tokens of each run.",
+            show_default="64, with --attention 16",
+        ),
+    ] = None,
     repeats: Annotated[
         int, typer.Option("--repeats", min=1, metavar="N", help="Counted runs of each.")
     ] = 3,
@@ -76,6 +109,7 @@ def command(
         ),
     ] = None,
     chunk: ChunkOption = None,
+    prefill: PrefillOption = "dense",
     backend: BackendOption = "ort",
     threads: ThreadsOption = None,
     json_output: Annotated[
@@ -89,28 +123,90 @@ def command(
     \b
     Examples:
       selfdraft bench BUNDLE --drafts 1,2,3
-      selfdraft bench BUNDLE --contexts 128,2048 --force-acceptance 0.87,0.7 --drafts 1,2 --json
+      selfdraft bench BUNDLE --context 128,2048 --force-acceptance 0.87,0.7 --drafts 1,2 --json
+      selfdraft bench BUNDLE --context 4096,32768,131072 --attention sparse,dense
     """
-    from selfdraft.cli.bench_prompt import choose_prompt
-    from selfdraft.cli.measure import MeasureOptions
+    from selfdraft.cli.bench_filled import bench_filled, filled_options
     from selfdraft.cli.session import EngineOptions, open_session
 
-    session = open_session(bundle, EngineOptions(backend=backend, threads=threads, chunk=chunk))
-    wanted = _numbers("--drafts", drafts, int, 0, 8)
-    forced = _numbers("--force-acceptance", force_acceptance, float, 0, 1)
-    chosen = (session.default_drafts,) if wanted is None else wanted
-    if forced is not None and len(forced) < max(chosen, default=0):
+    session = open_session(
+        bundle, EngineOptions(backend=backend, threads=threads, chunk=chunk, prefill=prefill)
+    )
+    forced = _forced(force_acceptance)
+    wanted = numbers("--drafts", drafts, int, 0, 8)
+    lengths = numbers("--context", context, int, 1)
+    if attention is not None:
+        if prompt is not None or prompt_file is not None:
+            raise ConfigError("--attention computes no prompt", hint="leave the prompt out")
+        filled = filled_options(
+            session,
+            attention=attention,
+            contexts=lengths,
+            drafts=wanted,
+            tokens=tokens,
+            repeats=repeats,
+            warmup=warmup,
+            forced_acceptance=forced,
+            block_spread=block_spread,
+        )
+        bench_filled(session, filled, head=_head(session), as_json=json_output)
+        return
+    options = _options(session, wanted, forced, repeats=repeats, warmup=warmup)
+    _bench_prompt(
+        session,
+        options,
+        lengths,
+        tokens=tokens or DEFAULT_TOKENS,
+        prompt=prompt,
+        prompt_file=prompt_file,
+        as_json=json_output,
+    )
+
+
+def _options(
+    session: Session,
+    drafts: tuple[int, ...] | None,
+    forced: tuple[float, ...] | None,
+    *,
+    repeats: int,
+    warmup: int,
+) -> MeasureOptions:
+    from selfdraft.cli.measure import MeasureOptions
+
+    chosen = (session.default_drafts,) if drafts is None else drafts
+    check_forced(forced, chosen)
+    return MeasureOptions(drafts=chosen, repeats=repeats, warmup=warmup, forced_acceptance=forced)
+
+
+def _forced(text: str | None) -> tuple[float, ...] | None:
+    return numbers("--force-acceptance", text, float, 0, 1)
+
+
+def check_forced(forced: tuple[float, ...] | None, drafts: Sequence[int]) -> None:
+    """A coin for every draft position, or none at all. Raises ``ConfigError``."""
+    if forced is not None and len(forced) < max(drafts, default=0):
         raise ConfigError(
-            f"--force-acceptance has {len(forced)} values for {max(chosen)} drafts",
+            f"--force-acceptance has {len(forced)} values for {max(drafts)} drafts",
             hint="give one value for each draft position: --force-acceptance 0.87,0.7",
         )
-    options = MeasureOptions(
-        drafts=chosen, repeats=repeats, warmup=warmup, forced_acceptance=forced
-    )
+
+
+def _bench_prompt(
+    session: Session,
+    options: MeasureOptions,
+    lengths: tuple[int, ...] | None,
+    *,
+    tokens: int,
+    prompt: str | None,
+    prompt_file: Path | None,
+    as_json: bool,
+) -> None:
+    from selfdraft.cli.bench_prompt import choose_prompt
+
     source = choose_prompt(session, prompt=prompt, file=prompt_file)
-    lengths = _numbers("--contexts", contexts, int, 1) or (len(source.ids),)
-    _check_room(session, max(lengths), tokens)
-    _bench(session, options, source, lengths, tokens=tokens, as_json=json_output)
+    lengths = lengths or (len(source.ids),)
+    check_room(session, max(lengths) + tokens, f"{max(lengths)} prompt tokens and {tokens} more")
+    _bench(session, options, source, lengths, tokens=tokens, as_json=as_json)
 
 
 def _bench(
@@ -184,31 +280,11 @@ def _head(session: Session) -> dict[str, Any]:
     }
 
 
-def _check_room(session: Session, length: int, tokens: int) -> None:
+def check_room(session: Session, length: int, what: str) -> None:
+    """Refuse what does not fit the bundle's context. Raises ``ResourceError``."""
     limit = session.bundle.manifest.limits.context_length
-    if length + tokens > limit:
+    if length > limit:
         raise ResourceError(
-            f"{length} prompt tokens and {tokens} more do not fit the context of {limit}",
-            hint="lower --contexts or --tokens, or export with a larger --context",
+            f"{what} do not fit the context of {limit}",
+            hint="lower --context or --tokens, or export with a larger --context",
         )
-
-
-def _numbers(
-    option: str,
-    text: str | None,
-    kind: Callable[[str], Number],
-    least: float,
-    most: float = math.inf,
-) -> tuple[Number, ...] | None:
-    """Numbers of a comma-separated option, each between ``least`` and ``most``."""
-    if text is None:
-        return None
-    try:
-        values = tuple(kind(part) for part in text.split(","))
-    except ValueError:
-        raise ConfigError(f"{option} is {text!r}", hint="give numbers: 1,2,3") from None
-    wrong = next((value for value in values if not least <= value <= most), None)
-    if wrong is not None:
-        upper = "" if most == math.inf else f" to {most:g}"
-        raise ConfigError(f"{option} has {wrong}", hint=f"choose from {least:g}{upper}")
-    return values

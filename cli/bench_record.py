@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from selfdraft.cli.attention_counters import attention_facts
 from selfdraft.cli.measure import MeasureOptions, Series, spread
 from selfdraft.runtime.memory import peak_rss_bytes
 
@@ -58,6 +59,7 @@ def bench_record(
             {"position": i, "drafted": drafted, "accepted": accepted}
             for i, (drafted, accepted) in enumerate(series.acceptance, start=1)
         ],
+        "attention": attention_facts(series.results),
         "prefill_tok_per_s": series.prefill_tok_per_s,
         "state_bytes": series.results[-1].state_bytes,
         "peak_rss_bytes": peak_rss_bytes(),

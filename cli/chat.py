@@ -13,9 +13,12 @@ from selfdraft.cli.options import (
     ContextOption,
     DraftsOption,
     JsonOption,
+    LoadCacheOption,
     MaxTokensOption,
     MinPOption,
     ModeOption,
+    PrefillOption,
+    SaveCacheOption,
     SeedOption,
     StopOption,
     SystemOption,
@@ -41,6 +44,9 @@ def command(
     seed: SeedOption = None,
     stop_token: StopOption = None,
     chunk: ChunkOption = None,
+    prefill: PrefillOption = "dense",
+    save_cache: SaveCacheOption = None,
+    load_cache: LoadCacheOption = None,
     backend: BackendOption = "ort",
     threads: ThreadsOption = None,
     context: ContextOption = None,
@@ -53,13 +59,14 @@ def command(
     """Talk with a model, turn by turn; caches are kept between turns.
 
     Ctrl-C stops a reply; at the prompt it quits. With stdin from a pipe each line is a message.
-    --json prints one record a reply.
+    --json prints one record a reply. A cache saved by chat brings its conversation along.
 
     \b
     Commands in the chat: /help /reset /stats /save FILE /quit
     Example:
       selfdraft chat BUNDLE --system "Answer in one sentence." --drafts 2
     """
+    from selfdraft.cli.cache_files import CacheFiles
     from selfdraft.cli.chat_loop import Chat, ChatView
     from selfdraft.cli.prompts import ReplyOptions, SamplingOptions
     from selfdraft.cli.session import EngineOptions, open_session
@@ -75,7 +82,13 @@ def command(
         template_args=tuple(template_arg or ()),
     )
     engine = EngineOptions(
-        backend=backend, threads=threads, drafts=drafts, context=context, chunk=chunk
+        backend=backend,
+        threads=threads,
+        drafts=drafts,
+        context=context,
+        chunk=chunk,
+        prefill=prefill,
     )
+    files = CacheFiles(load=load_cache, save=save_cache)
     view = ChatView(provenance=show_provenance, as_json=json_output)
-    raise typer.Exit(Chat(open_session(bundle, engine), options, view).run())
+    raise typer.Exit(Chat(open_session(bundle, engine), options, view, files).run())

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from selfdraft.cli.attention_counters import attention_text
+from selfdraft.cli.cache_files import CacheFiles
 from selfdraft.cli.console import TextWriter, note, print_json_line, prompt_progress
 from selfdraft.cli.conversation import Conversation
 from selfdraft.cli.interrupts import stop_on_interrupt
@@ -27,6 +29,7 @@ from selfdraft.runtime.request import Request
 from selfdraft.runtime.result import GenerationResult
 from selfdraft.strict import closest_hint
 
+CONVERSATION = "conversation"
 SAVE_SCHEMA = "selfdraft.chat/1"
 PROMPT = "> "
 HELP = """\
@@ -48,7 +51,9 @@ class ChatView:
 class Chat:
     """One conversation with one bundle, on one loop that keeps its caches."""
 
-    def __init__(self, session: Session, options: ReplyOptions, view: ChatView) -> None:
+    def __init__(
+        self, session: Session, options: ReplyOptions, view: ChatView, files: CacheFiles
+    ) -> None:
         self._session = session
         self._options = options
         self._view = view
@@ -60,6 +65,10 @@ class Chat:
             system=options.system,
             args=template_args(options.template_args),
         )
+        self._files = files
+        saved = files.restore(self._loop, session).get(CONVERSATION)
+        if saved is not None:
+            self._conversation.restore(saved, self._loop.tokens(0))
         self._results: list[GenerationResult] = []
         self._saved: set[Path] = set()
         self._commands: dict[str, Callable[[str], None]] = {
@@ -72,8 +81,19 @@ class Chat:
     def run(self) -> int:
         """Take messages until the end of the input, ``/quit``, or Ctrl-C at the prompt.
 
-        Exit code: 0; with piped input the one of the first error, after which it went on.
+        Exit code: 0; with piped input the one of the first error, after which it went on. The
+        cache is kept in any case where no reply was cut off in the middle of a step.
         """
+        try:
+            exit_code = self._take_messages()
+        except KeyboardInterrupt:
+            if not self._loop.active:
+                self._keep_cache()
+            raise
+        self._keep_cache()
+        return exit_code
+
+    def _take_messages(self) -> int:
         if self._interactive:
             self._greet()
         exit_code = 0
@@ -90,6 +110,11 @@ class Chat:
                 note(f"error: {error.problem}\nhint: {error.hint}")
                 exit_code = exit_code or (0 if self._interactive else error.exit_code)
         return exit_code
+
+    def _keep_cache(self) -> None:
+        """Write the cache and the conversation, where that is asked for."""
+        said = self._conversation.saved_text(self._loop.tokens(0))
+        self._files.keep(self._loop, self._session, extra={CONVERSATION: said})
 
     def _greet(self) -> None:
         with contextlib.suppress(ImportError):
@@ -199,6 +224,8 @@ class Chat:
                 f"{len(results)} replies: {tokens / seconds:.1f} tokens/s, "
                 f"{tokens / steps:.2f} tokens a step{share}"
             )
+        if read := attention_text(results):
+            note(f"attention: {read}")
         used, capacity = len(self._loop.tokens(0)), self._loop.context_length
         note(f"context: {used} of {capacity} tokens")
 

@@ -8,9 +8,11 @@ is encoded anew, and the loop reuses what both have in common.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from selfdraft.errors import ConfigError
 from selfdraft.runtime.chat_template import ChatTemplate, Message
 from selfdraft.runtime.tokenizer import Tokenizer
 
@@ -39,6 +41,42 @@ class Conversation:
         """Forget everything but the system prompt."""
         self.messages = [{"role": "system", "content": self._system}] if self._system else []
         self._known_text, self._known_ids = "", []
+
+    def saved_text(self, tokens: Sequence[int]) -> str:
+        """The conversation as text to keep beside a cache, which holds ``tokens``."""
+        count = len(self._known_ids)
+        kept = self._known_ids == list(tokens[:count])
+        record = {
+            "messages": self.messages,
+            "known_text": self._known_text if kept else "",
+            "known_tokens": count if kept else 0,
+        }
+        return json.dumps(record, ensure_ascii=False)
+
+    def restore(self, saved: str, tokens: Sequence[int]) -> None:
+        """Go on from ``saved_text`` with the ``tokens`` of its cache.
+
+        A system prompt given anew must be the one of that conversation; ``ConfigError`` otherwise.
+        """
+        try:
+            record = json.loads(saved)
+            messages: list[Message] = [
+                {"role": m["role"], "content": m["content"]} for m in record["messages"]
+            ]
+            known_text, known = str(record["known_text"]), int(record["known_tokens"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise ConfigError(
+                f"the saved conversation cannot be read: {error!r}",
+                hint="start anew without --load-cache",
+            ) from None
+        system = messages[0]["content"] if messages and messages[0]["role"] == "system" else None
+        if self._system is not None and self._system != system:
+            raise ConfigError(
+                "the saved conversation has another system prompt",
+                hint="leave --system out, or start anew without --load-cache",
+            )
+        self._system, self.messages = system, messages
+        self._known_text, self._known_ids = known_text, list(tokens[:known])
 
     def prompt_with(self, user_text: str) -> list[int]:
         """Tokens of the conversation with this message; nothing is added to it yet."""

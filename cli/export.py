@@ -8,6 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from selfdraft.cli.console import bytes_text, print_json, say, stage_progress, table
+from selfdraft.cli.long_context_options import (
+    AttentionOption,
+    BudgetOption,
+    BudgetShareOption,
+    FirstBudgetOption,
+    FirstLayersOption,
+    KvOption,
+    LocalBlocksOption,
+    MtpWindowOption,
+    SelectorOption,
+    SinksOption,
+)
 from selfdraft.cli.options import JsonOption
 
 if TYPE_CHECKING:
@@ -71,6 +83,16 @@ def command(
             show_default="the tokenizer's first N",
         ),
     ] = None,
+    attention: AttentionOption = "dense",
+    selector: SelectorOption = "mean_std",
+    budget: BudgetOption = 4096,
+    budget_share: BudgetShareOption = 0.0,
+    sinks: SinksOption = 1,
+    local_blocks: LocalBlocksOption = 8,
+    first_layers: FirstLayersOption = 0,
+    first_budget: FirstBudgetOption = None,
+    mtp_window: MtpWindowOption = 1024,
+    kv: KvOption = "fp32",
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace a bundle that is there.")
     ] = False,
@@ -87,9 +109,12 @@ def command(
     Examples:
       selfdraft export ./MiMo-7B-RL -o mimo --weights int4 --draft-vocab 8192
       selfdraft export ./Qwen3-0.6B -o qwen --context 8192 --dry-run
+      selfdraft export ./MiMo-7B-RL -o long --attention sparse --budget 4096 --kv int8
     """
+    from selfdraft.export.attention_options import AttentionOptions
     from selfdraft.export.options import ExportOptions
 
+    chosen: dict[str, Any] = {"kind": attention, "selector": selector, "kv": kv}
     given: dict[str, Any] = {"target": target, "weights": weights}
     options = ExportOptions(
         **given,
@@ -97,6 +122,16 @@ def command(
         context=context,
         draft_vocab=draft_vocab,
         draft_vocab_text=draft_vocab_text,
+        attention=AttentionOptions(
+            **chosen,
+            budget_tokens=budget,
+            budget_share=budget_share,
+            sinks=sinks,
+            local_blocks=local_blocks,
+            first_layers=first_layers,
+            first_budget_tokens=first_budget,
+            mtp_window=mtp_window,
+        ),
         overwrite=overwrite,
     )
     if dry_run:

@@ -8,15 +8,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from selfdraft.cli.options import (
+    AuditEveryOption,
     BackendOption,
     BundleArg,
     ChunkOption,
     ContextOption,
     DraftsOption,
     JsonOption,
+    LoadCacheOption,
     MaxTokensOption,
     MinPOption,
     ModeOption,
+    PrefillOption,
+    SaveCacheOption,
     SeedOption,
     StopOption,
     SystemOption,
@@ -29,6 +33,7 @@ from selfdraft.cli.options import (
 from selfdraft.errors import ConfigError
 
 if TYPE_CHECKING:
+    from selfdraft.cli.cache_files import CacheFiles
     from selfdraft.cli.prompts import ReplyOptions
     from selfdraft.cli.session import Session
 
@@ -54,9 +59,13 @@ def command(
     seed: SeedOption = None,
     stop_token: StopOption = None,
     chunk: ChunkOption = None,
+    prefill: PrefillOption = "dense",
+    save_cache: SaveCacheOption = None,
+    load_cache: LoadCacheOption = None,
     backend: BackendOption = "ort",
     threads: ThreadsOption = None,
     context: ContextOption = None,
+    audit_every: AuditEveryOption = None,
     no_stream: Annotated[
         bool, typer.Option("--no-stream", help="Print the text when it is complete.")
     ] = False,
@@ -72,7 +81,9 @@ def command(
     Examples:
       selfdraft generate BUNDLE "Why is the sky blue?" --max-tokens 200
       cat notes.txt | selfdraft generate BUNDLE - --drafts 2 --json
+      cat book.txt | selfdraft generate BUNDLE - --max-tokens 1 --save-cache book.cache
     """
+    from selfdraft.cli.cache_files import CacheFiles
     from selfdraft.cli.prompts import ReplyOptions, SamplingOptions, read_prompt
     from selfdraft.cli.session import EngineOptions, open_session
 
@@ -87,14 +98,21 @@ def command(
         template_args=tuple(template_arg or ()),
     )
     text = read_prompt(prompt)
+    files = CacheFiles(load=load_cache, save=save_cache)
     session = open_session(
         bundle,
         EngineOptions(
-            backend=backend, threads=threads, drafts=drafts, context=context, chunk=chunk
+            backend=backend,
+            threads=threads,
+            drafts=drafts,
+            context=context,
+            chunk=chunk,
+            audit_every=audit_every,
+            prefill=prefill,
         ),
     )
     shown = Shown(stream=not no_stream, provenance=show_provenance, as_json=json_output)
-    _generate(session, text, reply, raw=raw, shown=shown)
+    _generate(session, text, reply, raw=raw, shown=shown, files=files)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +125,13 @@ class Shown:
 
 
 def _generate(
-    session: Session, prompt: str, options: ReplyOptions, *, raw: bool, shown: Shown
+    session: Session,
+    prompt: str,
+    options: ReplyOptions,
+    *,
+    raw: bool,
+    shown: Shown,
+    files: CacheFiles,
 ) -> None:
     from selfdraft.cli.console import TextWriter, note, print_json, prompt_progress
     from selfdraft.cli.prompts import prompt_ids, reply_request
@@ -120,22 +144,23 @@ def _generate(
         )
     ids = prompt_ids(session, prompt, options, raw=raw)
     request = reply_request(session, ids, options)
+    loop = session.loop()
+    files.restore(loop, session)
     writer = TextWriter(provenance=shown.provenance)
     live = shown.stream and not shown.as_json
     pieces: list[tuple[str, bool]] = []
     show = writer.write if live else lambda text, drafted: pieces.append((text, drafted))
     try:
-        reply = stream_reply(
-            session.loop(), request, session, show=show, on_prefill=prompt_progress
-        )
+        reply = stream_reply(loop, request, session, show=show, on_prefill=prompt_progress)
     finally:
         if live:
             writer.finish()
     if shown.as_json:
         print_json(reply_record(reply, bundle=str(session.bundle.path), prompt_ids=ids))
-        return
-    if not live:
-        for text, drafted in pieces:
-            writer.write(text, drafted)
-        writer.finish()
-    note(summary_line(reply.result))
+    else:
+        if not live:
+            for text, drafted in pieces:
+                writer.write(text, drafted)
+            writer.finish()
+        note(summary_line(reply.result))
+    files.keep(loop, session)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from selfdraft.cli.attention_facts import (
+    attention_facts,
+    bytes_by_kind,
+    group_text,
+    layer_groups,
+)
 from selfdraft.cli.console import bytes_text, print_json, say, table
 from selfdraft.cli.options import BundleArg, ContextOption, JsonOption
 from selfdraft.errors import ConfigError
 
 if TYPE_CHECKING:
-    from selfdraft.manifest import GraphSpec, Manifest
+    from selfdraft.manifest import Manifest
 
 SCHEMA = "selfdraft.inspect/1"
 
@@ -53,7 +58,8 @@ def bundle_facts(bundle: Path, manifest: Manifest, *, context: int) -> dict[str,
         "scale": manifest.model.rope.scale
     }
     parts = bytes_by_part(bundle, manifest)
-    states = {name: state_bytes(graph, context) for name, graph in manifest.graphs.items()}
+    kinds = {name: bytes_by_kind(graph, context=context) for name, graph in manifest.graphs.items()}
+    states = {name: sum(sizes.values()) for name, sizes in kinds.items()}
     return {
         "bundle": str(bundle),
         "target": manifest.target,
@@ -63,7 +69,9 @@ def bundle_facts(bundle: Path, manifest: Manifest, *, context: int) -> dict[str,
         "limits": asdict(manifest.limits),
         "context": context,
         "weight_bytes": parts,
+        "attention": attention_facts(manifest, context=context),
         "state_bytes": states,
+        "state_bytes_by_kind": kinds,
         "mtp_bytes": _mtp_bytes(parts, states),
         "states": [asdict(s) for graph in manifest.graphs.values() for s in graph.states],
         "text": asdict(manifest.text),
@@ -72,19 +80,6 @@ def bundle_facts(bundle: Path, manifest: Manifest, *, context: int) -> dict[str,
         "files": {name: asdict(spec) for name, spec in manifest.files.items()},
         "notes": manifest.notes,
     }
-
-
-def state_bytes(graph: GraphSpec, context: int) -> int:
-    """Bytes that the graph's states take for one sequence of ``context`` tokens."""
-    import numpy as np
-
-    from selfdraft.manifest import capacity_for
-
-    total = 0
-    for state in graph.states:
-        shape = state.sizes(batch=1, capacity=capacity_for(context))
-        total += math.prod(shape) * np.dtype(state.dtype).itemsize
-    return total
 
 
 def _mtp_bytes(parts: dict[str, int], states: dict[str, int]) -> dict[str, int]:
@@ -108,8 +103,12 @@ def _print_facts(facts: dict[str, Any], manifest: Manifest) -> None:
     say(table(rows))
     say("\nweights")
     say(table([(f"  {k}", bytes_text(v)) for k, v in facts["weight_bytes"].items()]))
-    say(f"\nstates of one sequence, context {facts['context']}")
-    say(table([(f"  {k}", bytes_text(v)) for k, v in facts["state_bytes"].items()]))
+    context = facts["context"]
+    say("\nattention")
+    groups = layer_groups(manifest, context=context)
+    say(table([(f"  {group.name}", group_text(group, context=context)) for group in groups]))
+    say(f"\nstates of one sequence, context {context}")
+    say(table([_state_row(facts, graph) for graph in facts["state_bytes"]]))
     if manifest.has_mtp:
         added = facts["mtp_bytes"]
         shown = ", ".join(f"{k.replace('_', ' ')} {bytes_text(v)}" for k, v in added.items() if v)
@@ -121,6 +120,12 @@ def _print_facts(facts: dict[str, Any], manifest: Manifest) -> None:
         say(f"left out: {name}: {reason}")
     for text in manifest.notes:
         say(f"note: {text}")
+
+
+def _state_row(facts: dict[str, Any], graph: str) -> tuple[str, str, str]:
+    kinds = facts["state_bytes_by_kind"][graph]
+    shown = ", ".join(f"{kind} {bytes_text(size)}" for kind, size in kinds.items())
+    return f"  {graph}", bytes_text(facts["state_bytes"][graph]), shown
 
 
 def _source_text(manifest: Manifest) -> str:

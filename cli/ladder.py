@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from selfdraft.cli.ladder_passes import Trace, trace_passes
+from selfdraft.cli.ladder_sparse import sparse_path
 from selfdraft.cli.ladder_text import probe_prompts
 from selfdraft.runtime.bundle import open_bundle
 from selfdraft.runtime.generation import Generation
@@ -83,7 +84,7 @@ def verify_bundle(
         source = checkpoint
         stages.append(lambda: [_weights_check(bundle, source)])
     ladder = _Ladder(bundle, prompts)
-    stages += [ladder.rungs, ladder.chunks, ladder.speculation]
+    stages += [ladder.rungs, ladder.chunks, ladder.selection, ladder.speculation]
     checks: list[Check] = []
     for index, stage in enumerate(stages):
         if on_progress:
@@ -142,6 +143,11 @@ class _Ladder:
             name = f"prefill in chunks of {rows} against one pass"
             checks.append(_compared(name, trace, whole, self.tolerance))
         return checks
+
+    def selection(self) -> list[Check]:
+        """What sparse steps read against what the selection asks for."""
+        passed, detail = sparse_path(self.engine, self.manifest)
+        return [Check(name="sparse attention reads what it selects", passed=passed, detail=detail)]
 
     def speculation(self) -> list[Check]:
         """Speculative tokens against plain ones, and the acceptance."""

@@ -57,6 +57,32 @@ ChunkOption = Annotated[
         show_default="the bundle's",
     ),
 ]
+PrefillOption = Annotated[
+    str,
+    typer.Option(
+        "--prefill",
+        metavar="dense|sparse",
+        help="Attention of the prompt; sparse needs a sparse bundle, and is quicker and less exact.",
+    ),
+]
+SaveCacheOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--save-cache",
+        metavar="FILE",
+        help="Keep the cache of prompt and reply for later runs.",
+        show_default=False,
+    ),
+]
+LoadCacheOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--load-cache",
+        metavar="FILE",
+        help="Go on from a saved cache: only what differs from it is computed.",
+        show_default=False,
+    ),
+]
 DraftsOption = Annotated[
     int | None,
     typer.Option(
@@ -118,6 +144,16 @@ SeedOption = Annotated[
         metavar="N",
         help="Same seed, same tokens, with any number of drafts.",
         show_default="a new one each time",
+    ),
+]
+AuditEveryOption = Annotated[
+    int | None,
+    typer.Option(
+        "--audit-every",
+        min=1,
+        metavar="N",
+        help="Run every Nth step densely too and record the difference; no token changes.",
+        show_default=False,
     ),
 ]
 StopOption = Annotated[

@@ -13,6 +13,8 @@ COMMANDS = {
     "export": "Turn a checkpoint into a bundle.",
     "inspect": "Show what a bundle holds and what it costs.",
     "verify": "Check a bundle against its files, its source and itself.",
+    "audit": "Compare sparse with dense attention over a text.",
+    "eval": "Measure retrieval and acceptance at length.",
     "generate": "Complete or answer one prompt.",
     "chat": "Talk with a model, turn by turn.",
     "bench": "Measure plain against speculative decoding.",
@@ -23,11 +25,12 @@ COMMANDS = {
 def load_command(name: str) -> Any:
     """The command ``name``: its module's function ``command`` and the common options."""
     from selfdraft.cli.common import common_params
+    from selfdraft.cli.help_groups import GroupedCommand
 
     module = importlib.import_module(f"selfdraft.cli.{name}")
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
     settings = {"help_option_names": ["-h", "--help"]}
-    app.command(name, context_settings=settings)(module.command)
+    app.command(name, cls=GroupedCommand, context_settings=settings)(module.command)
     command = typer.main.get_command(app)
     command.params.extend(common_params())
     return command

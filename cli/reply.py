@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from selfdraft.cli.attention_counters import attention_facts, attention_text, audit_text
 from selfdraft.cli.interrupts import StopFlag
 from selfdraft.manifest import Manifest
 from selfdraft.runtime.loop import DecodeLoop
@@ -112,6 +113,7 @@ def reply_record(reply: Reply, *, bundle: str, prompt_ids: Sequence[int]) -> dic
         "prompt_ids": list(prompt_ids),
         "text": reply.text,
         **asdict(result),
+        "attention": attention_facts([result]),
         "drafted_tokens": reply.drafted,
         "acceptance_per_position": result.acceptance_per_position,
         "acceptance_rate": result.acceptance_rate,
@@ -131,6 +133,7 @@ def summary_line(result: GenerationResult) -> str:
         parts.append(f"accepted {acceptance_text(result)}")
     if result.reused_tokens:
         parts.append(f"{result.reused_tokens} of {result.prompt_tokens} prompt tokens reused")
+    parts += [text for text in (attention_text([result]), audit_text(result)) if text]
     return " · ".join(parts)
 
 

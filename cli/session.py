@@ -29,6 +29,9 @@ class EngineOptions:
     drafts: int | None = None
     context: int | None = None
     chunk: int | None = None
+    audit_every: int | None = None
+    """Compare every Nth decode step with dense attention."""
+    prefill: str = "dense"
 
     def __post_init__(self) -> None:
         if self.backend not in BACKENDS:
@@ -73,7 +76,9 @@ class Session:
             drafts=self.options.drafts if drafts is None else drafts,
             context_length=self.options.context if context is None else context,
             prefill_rows=self.options.chunk,
+            prefill_attention=self.options.prefill,
             forced_acceptance=forced_acceptance,
+            audit_every=self.options.audit_every,
         )
 
     def chat_template(self) -> ChatTemplate:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from numpy.typing import NDArray
@@ -58,6 +58,21 @@ class TimedBackend:
 
     def to_host(self, tensor: DeviceTensor) -> NDArray[Any]:
         return self._timed(lambda: self._inner.to_host(tensor))
+
+    def export_states(
+        self, states: States, *, slot: int, lengths: Mapping[str, int]
+    ) -> dict[str, NDArray[Any]]:
+        return self._inner.export_states(states, slot=slot, lengths=lengths)
+
+    def import_states(
+        self,
+        states: States,
+        *,
+        slot: int,
+        lengths: Mapping[str, int],
+        arrays: Mapping[str, NDArray[Any]],
+    ) -> None:
+        self._inner.import_states(states, slot=slot, lengths=lengths, arrays=arrays)
 
     def _timed(self, work: Callable[[], T]) -> T:
         started = time.perf_counter()

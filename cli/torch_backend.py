@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from selfdraft.manifest import Manifest
 from selfdraft.runtime.backend import BackboneOutput, FloatArray, IntArray, MtpOutput, Step
+from selfdraft.runtime.slot_cache import used_part, write_part
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,6 +74,29 @@ class TorchBackend:
 
     def to_host(self, tensor: NDArray[Any]) -> NDArray[Any]:
         return tensor
+
+    def export_states(
+        self, states: TorchStates, *, slot: int, lengths: Mapping[str, int]
+    ) -> dict[str, NDArray[Any]]:
+        return {
+            state.name: used_part(
+                states.tensors[state.name], state.shape, slot=slot, length=lengths[graph]
+            )
+            for graph, spec in self.manifest.graphs.items()
+            for state in spec.states
+        }
+
+    def import_states(
+        self,
+        states: TorchStates,
+        *,
+        slot: int,
+        lengths: Mapping[str, int],
+        arrays: Mapping[str, NDArray[Any]],
+    ) -> None:
+        parts = self.export_states(states, slot=slot, lengths=lengths)
+        for name, part in parts.items():
+            write_part(part, arrays[name])
 
     def _run(
         self, name: str, states: TorchStates, step: Step, feed: dict[str, NDArray[Any]]

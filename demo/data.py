@@ -6,19 +6,50 @@ import argparse
 import json
 import random
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 from demo import closed, free, memory, words
 from demo.chat import Chat, Generator, Rng, is_heldout
 from demo.render import GENERAL_THOUGHTS, Renderer, add_thinking
 
 CHAT_TASKS = closed.TASKS + free.TASKS
-SHARES = {"chat": 0.66, "memory": 0.22, "needle": 0.12}
-THINKING_SHARE = 0.3
 MAX_CHAT_TURNS = 3
 
 
-def _choose(rng: Rng, tasks: list[tuple[Generator, float]]) -> Generator:
-    return rng.choices([task for task, _ in tasks], [weight for _, weight in tasks])[0]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mix:
+    """Shares of the training text.
+
+    `shares` are those of documents by kind, `boosts` multiply the weights of single tasks,
+    `thinking` is the share of chats that think, and `long_needles` that of rows which start with a
+    needle text that fills most of them.
+    """
+
+    shares: dict[str, float]
+    boosts: dict[str, float] = field(default_factory=dict)
+    thinking: float
+    long_needles: float = 0.0
+
+
+BASE_MIX = Mix(shares={"chat": 0.66, "memory": 0.22, "needle": 0.12}, thinking=0.3)
+POLISH_MIX = Mix(
+    shares={"chat": 0.74, "memory": 0.14, "needle": 0.12},
+    boosts={
+        "opposite": 3.0,
+        "neighbour": 3.5,
+        "spell": 4.0,
+        "board": 4.0,
+        "count": 2.0,
+        "pick": 3.0,
+    },
+    thinking=0.45,
+    long_needles=0.5,
+)
+
+
+def _choose(rng: Rng, tasks: list[tuple[Generator, float]], mix: Mix = BASE_MIX) -> Generator:
+    weights = [weight * mix.boosts.get(task.__name__, 1.0) for task, weight in tasks]
+    return rng.choices([task for task, _ in tasks], weights)[0]
 
 
 def draw_task(rng: Rng, generator: Generator, *, heldout: bool = False) -> Chat:
@@ -29,20 +60,22 @@ def draw_task(rng: Rng, generator: Generator, *, heldout: bool = False) -> Chat:
             return chat
 
 
-def draw_chat(rng: Rng, *, heldout: bool = False) -> Chat:
+def draw_chat(rng: Rng, *, heldout: bool = False, mix: Mix = BASE_MIX) -> Chat:
     """One to three unrelated questions in a row; labels are those of the last."""
-    parts = [draw_task(rng, _choose(rng, CHAT_TASKS), heldout=heldout)
+    parts = [draw_task(rng, _choose(rng, CHAT_TASKS, mix), heldout=heldout)
              for _ in range(rng.choice([1, 1, 1, 2, MAX_CHAT_TURNS]))]  # fmt: skip
     last = parts[-1]
     last.messages = [message for part in parts for message in part.messages]
     return last
 
 
-def draw_document(rng: Rng, *, heldout: bool = False, max_chars: int = 900) -> Chat:
+def draw_document(
+    rng: Rng, *, heldout: bool = False, max_chars: int = 900, mix: Mix = BASE_MIX
+) -> Chat:
     """A chat of the training mix; needle texts have at most `max_chars` characters."""
-    kind = rng.choices(list(SHARES), list(SHARES.values()))[0]
+    kind = rng.choices(list(mix.shares), list(mix.shares.values()))[0]
     if kind == "chat":
-        return draw_chat(rng, heldout=heldout)
+        return draw_chat(rng, heldout=heldout, mix=mix)
     if kind == "memory":
         return draw_task(rng, _choose(rng, memory.TASKS), heldout=heldout)
     size = rng.randint(150, max_chars)
@@ -62,17 +95,28 @@ def copy_row(rng: Rng, renderer: Renderer, length: int) -> tuple[list[int], list
     return (ids * (repeats + 1))[:length], weights[:length]
 
 
+def _row_document(
+    rng: Rng, room: int, length: int, *, first: bool, heldout: bool, mix: Mix
+) -> Chat:
+    """The next document of a row of `length` tokens that has `room` tokens left."""
+    room_chars = int(room * 3.7)
+    if first and mix.long_needles and rng.random() < mix.long_needles:
+        size = rng.randint(room_chars // 3, room_chars)
+        return draw_task(rng, lambda r: memory.needle(r, max_chars=size), heldout=heldout)
+    max_chars = max(room_chars - 300, 200) if rng.random() < 0.5 or length <= 512 else 900
+    return draw_document(rng, heldout=heldout, max_chars=max_chars, mix=mix)
+
+
 def pack_row(
-    rng: Rng, renderer: Renderer, length: int, *, heldout: bool = False
+    rng: Rng, renderer: Renderer, length: int, *, heldout: bool = False, mix: Mix = BASE_MIX
 ) -> tuple[list[int], list[float]]:
     """Documents one after the other until the row is full; the last one is cut. Both `[length]`."""
     ids: list[int] = []
     weights: list[float] = []
     while len(ids) < length:
-        room_chars = int((length - len(ids)) * 3.7)
-        max_chars = max(room_chars - 300, 200) if rng.random() < 0.5 or length <= 512 else 900
-        chat = draw_document(rng, heldout=heldout, max_chars=max_chars)
-        if chat.task != "needle" and rng.random() < THINKING_SHARE:
+        room = length - len(ids)
+        chat = _row_document(rng, room, length, first=not ids, heldout=heldout, mix=mix)
+        if chat.task != "needle" and rng.random() < mix.thinking:
             add_thinking(rng, chat, renderer.count)
         new_ids, new_weights = renderer.render(rng, chat)
         ids += new_ids

@@ -93,7 +93,7 @@ def write_cards(folder: Path, report: dict[str, Any], command: str, start: str) 
         name="early demo" if early else "demo", parameters=parameters, layers=config["num_hidden_layers"],
         hidden=config["hidden_size"], heads=config["num_attention_heads"], kv_heads=config["num_key_value_heads"],
         positions=config["max_position_embeddings"], command=command, start=start, digest=digest, figures=figure_rows(report),
-        banner_limits="Stopped early on purpose: it rejects many drafts and answers are often wrong." if early
+        banner_limits="Trained briefly on purpose: it rejects many drafts and nearly all its answers are wrong." if early
         else "It knows only the topics named in `demo_card.json`.",
     )  # fmt: skip
     (folder / "README.md").write_text(text, encoding="utf-8")

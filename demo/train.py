@@ -12,11 +12,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from demo.checkpoint import save_checkpoint
+from demo.checkpoint import load_checkpoint, save_checkpoint
 from demo.config import PRESETS
-from demo.data import copy_row, pack_row, texts
+from demo.data import BASE_MIX, POLISH_MIX, Mix, copy_row, pack_row, texts
 from demo.init import random_start, structured_start
-from demo.losses import compute_loss
+from demo.losses import LossParts, compute_loss
 from demo.model import DemoModel
 from demo.optim import build_optimizers, rate_factor, set_rates
 from demo.render import Renderer
@@ -35,23 +35,43 @@ class Phase:
     length: int
 
 
-PHASES = [Phase(until=0.6, rows=8, length=256), Phase(until=0.78, rows=4, length=512),
-          Phase(until=1.0, rows=1, length=2048)]  # fmt: skip
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """A run of steps with its own text mix and learning-rate curve (a new optimiser each)."""
+
+    phases: list[Phase]
+    mix: Mix
+    copy_shares: tuple[float, float]  # rows of repeated words: in the first 30 %, and later
+    peak: float = 1.0
+    hold: float = 0.4
 
 
-def phase_at(step: int, steps: int) -> Phase:
+BASE = Stage(
+    phases=[Phase(until=0.6, rows=8, length=256), Phase(until=0.78, rows=4, length=512),
+            Phase(until=1.0, rows=1, length=2048)],
+    mix=BASE_MIX, copy_shares=(0.12, 0.03),
+)  # fmt: skip
+POLISH = Stage(
+    phases=[Phase(until=0.5, rows=4, length=512), Phase(until=1.0, rows=1, length=2048)],
+    mix=POLISH_MIX, copy_shares=(0.02, 0.02), peak=0.6, hold=0.3,
+)  # fmt: skip
+
+
+def phase_at(stage: Stage, step: int, steps: int) -> Phase:
     """The phase of a step."""
-    return next(phase for phase in PHASES if step < phase.until * steps)
+    return next(phase for phase in stage.phases if step < phase.until * steps)
 
 
-def batches(renderer: Renderer, *, seed: int, steps: int) -> Iterator[tuple[Tensor, Tensor]]:
+def batches(
+    renderer: Renderer, stage: Stage, *, seed: int, steps: int
+) -> Iterator[tuple[Tensor, Tensor]]:
     """Token ids and weights `[B, T]` for every step."""
     rng = random.Random(seed)
     for step in range(steps):
-        phase = phase_at(step, steps)
-        copy_share = 0.12 if step < 0.3 * steps else 0.03
+        phase = phase_at(stage, step, steps)
+        copy_share = stage.copy_shares[step >= 0.3 * steps]
         rows = [copy_row(rng, renderer, phase.length) if rng.random() < copy_share
-                else pack_row(rng, renderer, phase.length) for _ in range(phase.rows)]  # fmt: skip
+                else pack_row(rng, renderer, phase.length, mix=stage.mix) for _ in range(phase.rows)]  # fmt: skip
         yield torch.tensor([ids for ids, _ in rows]), torch.tensor([weights for _, weights in rows])
 
 
@@ -60,20 +80,26 @@ def recycle_rows_at(step: int, phase: Phase) -> int:
     return phase.rows // 4 if phase.rows >= 4 else int(step % 6 == 0)
 
 
+def log_step(step: int, parts: LossParts, start: float) -> None:
+    """One line of progress."""
+    drafts = " ".join(f"{loss:.3f}" for loss in parts.drafts)
+    seconds = time.monotonic() - start
+    print(
+        f"step {step} loss {parts.next_token:.3f} drafts {drafts} time {seconds:.0f} s", flush=True
+    )
+
+
 def train(
-    model: DemoModel, renderer: Renderer, *, steps: int, seed: int, until: int | None = None
+    model: DemoModel, renderer: Renderer, stage: Stage, *, steps: int, seed: int
 ) -> list[float]:
-    """Trains for `steps` steps (or stops at `until`); returns the main loss of every step."""
+    """Trains for `steps` steps; returns the main loss of every step."""
     optimizers = build_optimizers(model)
     history: list[float] = []
     start = time.monotonic()
-    for step, (ids, weights) in enumerate(batches(renderer, seed=seed, steps=steps)):
-        if until is not None and step >= until:
-            break
-        set_rates(optimizers, rate_factor(step, steps))
-        parts = compute_loss(
-            model, ids, weights, recycle_rows=recycle_rows_at(step, phase_at(step, steps))
-        )
+    for step, (ids, weights) in enumerate(batches(renderer, stage, seed=seed, steps=steps)):
+        set_rates(optimizers, stage.peak * rate_factor(step, steps, hold=stage.hold))
+        recycle_rows = recycle_rows_at(step, phase_at(stage, step, steps))
+        parts = compute_loss(model, ids, weights, recycle_rows=recycle_rows)
         parts.total.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer in optimizers:
@@ -81,9 +107,7 @@ def train(
             optimizer.zero_grad(set_to_none=True)
         history.append(parts.next_token)
         if step % 20 == 0 or step == steps - 1:
-            drafts = " ".join(f"{loss:.3f}" for loss in parts.drafts)
-            print(f"step {step} loss {parts.next_token:.3f} drafts {drafts} "
-                  f"time {time.monotonic() - start:.0f} s", flush=True)  # fmt: skip
+            log_step(step, parts, start)
     return history
 
 
@@ -97,23 +121,41 @@ def new_model(preset: str, *, seed: int) -> DemoModel:
     return model
 
 
-def main() -> None:
+def round_weights(model: DemoModel) -> None:
+    """Rounds the weights to bfloat16, as saving does, so that a saved stage can be continued."""
+    for parameter in model.parameters():
+        parameter.data.copy_(parameter.data.to(torch.bfloat16))
+
+
+def parse_arguments() -> argparse.Namespace:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--preset", choices=list(PRESETS), default="demo")
-    parser.add_argument("--steps", type=int, default=1500)
-    parser.add_argument("--until", type=int, help="stop early at this step (rates follow --steps)")
+    parser.add_argument("--steps", type=int, default=1500, help="steps of the base stage")
+    parser.add_argument("--polish-steps", type=int, default=0, help="steps of a second stage")
+    parser.add_argument("--resume", type=Path, help="folder with the saved base stage; skips it")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path, required=True)
-    args = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Trains and saves."""
+    args = parse_arguments()
     keep_freed_memory()
     torch.set_num_threads(args.threads)
     torch.use_deterministic_algorithms(True)
-    tokenizer = train_tokenizer(texts(args.seed, TOKENIZER_TEXTS))
-    model = new_model(args.preset, seed=args.seed)
-    print(f"{sum(p.numel() for p in model.parameters())} parameters")
-    train(model, Renderer(tokenizer), steps=args.steps, seed=args.seed, until=args.until)
+    if args.resume:
+        model, tokenizer = load_checkpoint(args.resume)
+        renderer = Renderer(tokenizer)
+    else:
+        tokenizer = train_tokenizer(texts(args.seed, TOKENIZER_TEXTS))
+        model, renderer = new_model(args.preset, seed=args.seed), Renderer(tokenizer)
+        train(model, renderer, BASE, steps=args.steps, seed=args.seed)
+        round_weights(model)
+    if args.polish_steps:
+        train(model, renderer, POLISH, steps=args.polish_steps, seed=args.seed + 1000)
     print(f"sha256 {save_checkpoint(args.out, model, tokenizer)}")
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import typer
 
+from selfdraft.cli.help_groups import OTHERS, section_of
 from selfdraft.cli.main import app
 from selfdraft.cli.registry import COMMANDS, load_command
 
@@ -65,8 +66,13 @@ def _section(title: str, command: Any) -> str:
         lines += ["| argument | |", "|---|---|"]
         lines += [f"| `{p.metavar}` | {_described(p)} |" for p in arguments]
         lines.append("")
-    lines += ["| option | | environment |", "|---|---|---|"]
-    lines += [f"| {_spelling(p)} | {_described(p)} | {_environment(p)} |" for p in options]
+    groups: dict[str, list[Any]] = {OTHERS: []}
+    for param in options:
+        groups.setdefault(section_of(param), []).append(param)
+    for group, members in groups.items():
+        lines += [] if group == OTHERS else ["", f"**{group}**", ""]
+        lines += ["| option | | environment |", "|---|---|---|"]
+        lines += [f"| {_spelling(p)} | {_described(p)} | {_environment(p)} |" for p in members]
     return "\n".join([*lines, ""])
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from selfdraft.errors import ConfigError
+from selfdraft.export.attention_checks import check_budget, check_kv, check_plan
 from selfdraft.manifest import (
     BLOCK_TOKENS,
     AttentionPlan,
@@ -13,6 +14,7 @@ from selfdraft.manifest import (
     ModelSpec,
 )
 from selfdraft.strict import closest_hint
+from selfdraft.trt_plugins.cached_attention.coverage import seen_tokens
 from selfdraft.trt_plugins.cached_attention.from_manifest import layer_ops, mtp_op
 
 KINDS = ("dense", "sparse")
@@ -44,6 +46,7 @@ class AttentionOptions:
     """Storage of the KV cache."""
 
     def __post_init__(self) -> None:
+        check_kv(self.kv)
         for name, value, known in (
             ("attention", self.kind, KINDS),
             ("selector", self.selector, SELECTORS),
@@ -60,10 +63,17 @@ class AttentionOptions:
                 f"{changed[0]} {getattr(self, changed[0])!r} has no meaning with dense attention",
                 hint="add --attention sparse, or leave it out",
             )
+        if self.first_budget_tokens is not None and not self.first_layers:
+            raise ConfigError(
+                f"first_budget_tokens {self.first_budget_tokens} is given for no layer",
+                hint="say how many layers it is for: --first-layers 2",
+            )
         if self.mtp_window < 1:
             raise ConfigError(
                 f"mtp_window is {self.mtp_window}", hint="choose 1 or more, e.g. 1024"
             )
+        if self.kind == "sparse":
+            check_budget(self)
 
     def plan(self, spec: ModelSpec) -> AttentionPlan | None:
         """Attention of every layer; None where all are dense. Raises ``ConfigError``."""
@@ -79,6 +89,7 @@ class AttentionOptions:
         layers = ((first or AttentionSpec()),) * self.first_layers
         layers += (self._layer(self.budget_tokens),) * rest
         plan = AttentionPlan(layers=layers, mtp=self._mtp() if spec.mtp else None)
+        check_plan(self, plan, spec)
         layer_ops(spec, plan, kv_dtype=self.kv)  # refuses what no body implements
         if spec.mtp:
             mtp_op(spec, plan, kv_dtype=self.kv)
@@ -103,6 +114,19 @@ class AttentionOptions:
             budget_tokens=0,
             sliding_window=self.mtp_window,
         )
+
+
+def coverage_notes(
+    spec: ModelSpec, plan: AttentionPlan | None, context_length: int
+) -> tuple[str, ...]:
+    """A note when the layers of a sparse plan see the whole context anyway."""
+    if plan is None:
+        return ()
+    seen = min(seen_tokens(op, length=context_length) for op in layer_ops(spec, plan))
+    if seen < context_length:
+        return ()
+    told = f"the budget covers the context of {context_length} tokens"
+    return (f"sparse attention never leaves anything out: {told}",)
 
 
 _SPARSE_ONLY = (

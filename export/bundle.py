@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 import selfdraft
 from selfdraft.errors import ConfigError
+from selfdraft.export.attention_options import coverage_notes
 from selfdraft.export.checkpoint import Checkpoint
 from selfdraft.export.draft_vocab import choose_draft_ids
 from selfdraft.export.families import ModelPlan, read_model
@@ -80,6 +81,7 @@ class ExportPlan:
     source: Source
     limits: Limits
     attention: AttentionPlan | None
+    attention_notes: tuple[str, ...]
 
     @property
     def num_bytes(self) -> int:
@@ -95,7 +97,8 @@ class ExportPlan:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a user should know about the result."""
-        return (*self.model.notes, *self.weights.notes, *self.text.notes, *self.source.notes)
+        parts = (self.model, self.weights, self.text, self.source)
+        return (*(note for part in parts for note in part.notes), *self.attention_notes)
 
 
 def plan_export(checkpoint_path: Path, options: ExportOptions) -> ExportPlan:
@@ -113,6 +116,8 @@ def plan_export(checkpoint_path: Path, options: ExportOptions) -> ExportPlan:
         int4_block=options.int4_block or DEFAULT_INT4_BLOCK,
         draft_ids=_draft_ids(model, text, options),
     )
+    context_length = _context(model, options)
+    attention = options.attention.plan(model.spec)
     return ExportPlan(
         checkpoint=checkpoint,
         model=model,
@@ -121,11 +126,12 @@ def plan_export(checkpoint_path: Path, options: ExportOptions) -> ExportPlan:
         text=text,
         source=read_source(checkpoint, model, name=options.name),
         limits=Limits(
-            context_length=_context(model, options),
+            context_length=context_length,
             candidates=min(options.candidates, vocab_size),
             prefill_rows=options.prefill_rows,
         ),
-        attention=options.attention.plan(model.spec),
+        attention=attention,
+        attention_notes=coverage_notes(model.spec, attention, context_length),
     )
 
 
@@ -206,6 +212,7 @@ def _write_parts(
         target=options.target,
         attention=plan.attention,
         kv_dtype=options.attention.kv,
+        exact_rows=_exact_rows(options),
     )
     for graph in graphs.values():
         sync_file(folder / graph.file)
@@ -230,6 +237,7 @@ def _manifest(
             int4_block=plan.weights.int4_block,
             activations="fp32",
             kv=options.attention.kv,
+            exact_rows=_exact_rows(options),
         ),
         limits=plan.limits,
         text=plan.text.spec,
@@ -241,6 +249,11 @@ def _manifest(
         embedding_file=EMBEDDING_FILE,
         notes=plan.notes,
     )
+
+
+def _exact_rows(options: ExportOptions) -> bool:
+    """int8 arithmetic inside int4 matmuls bounds exactness already: there speed comes first."""
+    return options.weights == "fp32" if options.exact_rows is None else options.exact_rows
 
 
 def _draft_ids(

@@ -68,12 +68,14 @@ def build_graphs(
     target: str,
     attention: AttentionPlan | None = None,
     kv_dtype: KvDtype = "fp32",
+    exact_rows: bool = True,
     weights_file: str = "weights.safetensors",
 ) -> dict[str, GraphSpec]:
     """Write ``backbone.onnx`` (and ``mtp.onnx``) into ``directory``; returns their specs.
 
     ``stored`` maps the weight names of docs/architecture.md to places in ``weights_file``.
-    ``attention`` None: dense everywhere.
+    ``attention`` None: dense everywhere. ``exact_rows``: no kernels that round one row otherwise
+    than several.
     """
     assert target == "cpu" and (weights == "fp32" or int4_block is not None)
     graphs = {}
@@ -85,7 +87,7 @@ def build_graphs(
         parameters = [key for key, _ in module.named_parameters()]
         values = detach_weights(model, {key: stored_name(name, key) for key in parameters})
         fill_buffers(model, {k: b.numpy() for k, b in module.named_buffers()})
-        inline_and_merge(model, opset=OPSET)
+        inline_and_merge(model, opset=OPSET, exact_rows=exact_rows)
         attach_weights(model, values, stored, location=weights_file, block=int4_block)
         _name_boundary(model, graph)
         _check_inputs(model)

@@ -8,6 +8,7 @@ from typing import Any
 import onnx_ir as ir
 import onnx_ir.passes.common as passes
 
+from selfdraft.export.ort_fusions import fuse_skip_norms
 from selfdraft.trt_plugins.cached_attention.contract import CachedAttention
 
 MERGE_ROUNDS = 4
@@ -38,13 +39,16 @@ def fill_buffers(model: ir.Model, buffers: Mapping[str, Any]) -> None:
         value.const_value = ir.tensor(array, name=name)
 
 
-def inline_and_merge(model: ir.Model, *, opset: int) -> None:
-    """Inline the bodies of our custom ops and merge what their copies compute alike."""
+def inline_and_merge(model: ir.Model, *, opset: int, exact_rows: bool) -> None:
+    """Inline the bodies of our custom ops and merge what their copies compute alike.
+
+    ``exact_rows``: no kernels that round one row otherwise than several.
+    """
     from onnxscript.optimizer._constant_folding import FoldConstantsPass
 
-    calls = _add_bodies(model, opset=opset)
+    calls = _add_bodies(model, opset=opset, exact_rows=exact_rows)
     passes.InlinePass()(model)
-    _share_sizes(calls)
+    _share_sizes(model, calls)
     rounds = ir.passes.PassManager(
         [
             FoldConstantsPass(
@@ -62,24 +66,29 @@ def inline_and_merge(model: ir.Model, *, opset: int) -> None:
         early_stop=True,
     )
     rounds(model)
+    fuse_skip_norms(model)
     passes.RemoveUnusedOpsetsPass()(model)
     passes.ClearMetadataAndDocStringPass()(model)
 
 
-def _share_sizes(calls: list[tuple[ir.Value, ir.Value]]) -> None:
-    """Read row count and capacity from the first call alone.
+def _share_sizes(model: ir.Model, calls: list[tuple[ir.Value, ir.Value]]) -> None:
+    """Read the row count from ``input_ids`` and the capacity from the first cache alone.
 
     All calls of a graph agree on both, but only the exporter knows: with one source for them
     everything that the bodies derive from sizes and lengths merges into one copy.
     """
-    for call in calls[1:]:
-        for value, first in zip(call, calls[0], strict=True):
+    input_ids = next(value for value in model.graph.inputs if value.name == "input_ids")
+    shared = (input_ids, calls[0][1])
+    for call in calls:
+        for value, source in zip(call, shared, strict=True):
             for node, index in list(value.uses()):
-                if node.op_type == "Shape":
-                    node.replace_input_with(index, first)
+                if node.op_type == "Shape" and value is not source:
+                    node.replace_input_with(index, source)
 
 
-def _add_bodies(model: ir.Model, *, opset: int) -> list[tuple[ir.Value, ir.Value]]:
+def _add_bodies(
+    model: ir.Model, *, opset: int, exact_rows: bool
+) -> list[tuple[ir.Value, ir.Value]]:
     """Attach one function for each attribute set that occurs, and rename its calls after it.
 
     Returns query and key cache of every call, in order.
@@ -102,7 +111,13 @@ def _add_bodies(model: ir.Model, *, opset: int) -> list[tuple[ir.Value, ir.Value
         op = _op_of(node)
         if op not in known:
             known[op] = f"{OP_NAME}_{len(known)}"
-            text = function_text(op, name=known[op], opset=opset, split_heads=True)
+            text = function_text(
+                op,
+                name=known[op],
+                opset=opset,
+                split_heads=True,
+                one_row_kernel=not exact_rows,
+            )
             function = ir.serde.deserialize_function(onnx.parser.parse_function(text))
             model.functions[function.identifier()] = function
         node.op_type = known[op]

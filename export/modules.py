@@ -61,14 +61,15 @@ class Rotary(nn.Module):
         self.scale = spec.rope.scale
 
     def forward(self, past_len: Tensor, rows: int) -> tuple[Tensor, Tensor]:
-        position = past_len[:, None] + torch.arange(rows)  # [B, n]
-        angle = position[..., None].to(torch.float32) * self.inv_freq  # [B, n, d/2]
+        # unsqueeze, not indexing: an index leaves empty slices in the traced graph.
+        position = past_len.unsqueeze(1) + torch.arange(rows)  # [B, n]
+        angle = position.unsqueeze(2).to(torch.float32) * self.inv_freq  # [B, n, d/2]
         cos, sin = angle.cos(), angle.sin()
         if self.scale != 1.0:
             cos, sin = cos * self.scale, sin * self.scale
         return (
-            torch.cat([cos, cos], dim=-1)[:, :, None],
-            torch.cat([-sin, sin], dim=-1)[:, :, None],
+            torch.cat([cos, cos], dim=-1).unsqueeze(2),
+            torch.cat([-sin, sin], dim=-1).unsqueeze(2),
         )
 
 
@@ -126,7 +127,7 @@ def _counted(counters: list[Tensor]) -> list[Tensor]:
 
 def _pick_rows(x: Tensor, row_index: Tensor) -> Tensor:
     """Rows ``[B, m, H]`` of ``x [B, n, H]``."""
-    return torch.gather(x, 1, row_index[..., None].expand(-1, -1, x.shape[2]))
+    return torch.gather(x, 1, row_index.unsqueeze(2).expand(-1, -1, x.shape[2]))
 
 
 class Backbone(nn.Module):
@@ -233,8 +234,8 @@ class MtpHead(nn.Module):
         eps = self.spec.rms_norm_eps
         token = nn.functional.embedding(input_ids, embedding)
         if self.wiring.mask_first_embedding:
-            position = past_len[:, None] + torch.arange(input_ids.shape[1])
-            token = token * (position > 0)[..., None].to(token.dtype)
+            position = past_len.unsqueeze(1) + torch.arange(input_ids.shape[1])
+            token = token * (position > 0).unsqueeze(2).to(token.dtype)
         parts = [
             rms_norm(hidden, self.hidden_norm, eps),
             rms_norm(token, self.embedding_norm, eps),

@@ -40,6 +40,8 @@ class ExportOptions:
     """Sorted candidates of each logit row, at most the vocabulary."""
     prefill_rows: int = 256
     """Default rows of one prefill chunk."""
+    exact_rows: bool | None = None
+    """Only kernels that round one row like several; None: yes, but not with int4 weights."""
     attention: AttentionOptions = field(default_factory=AttentionOptions)
     """Dense or sparse attention, and the storage of the KV cache."""
     overwrite: bool = False

@@ -6,6 +6,7 @@ Three backends satisfy it: ``reference`` (NumPy, the oracle and the fake of ever
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -113,4 +114,24 @@ class Backend(Protocol):
 
     def to_host(self, tensor: DeviceTensor) -> NDArray[Any]:
         """Host view of a small tensor (draft ids)."""
+        ...
+
+    def export_states(
+        self, states: States, *, slot: int, lengths: Mapping[str, int]
+    ) -> dict[str, NDArray[Any]]:
+        """One slot's states by the manifest's names, cut to ``lengths`` (tokens, by graph).
+
+        ``[Hkv, length, d]`` and the like; valid until the next run. Nothing is copied on a host.
+        """
+        ...
+
+    def import_states(
+        self,
+        states: States,
+        *,
+        slot: int,
+        lengths: Mapping[str, int],
+        arrays: Mapping[str, NDArray[Any]],
+    ) -> None:
+        """Put back what ``export_states`` gave for the same lengths."""
         ...

@@ -20,13 +20,17 @@ import numpy as np
 
 from selfdraft.errors import ConfigError, ResourceError
 from selfdraft.manifest import MAX_STEP_ROWS, RESERVE_SLOTS, capacity_for
+from selfdraft.runtime.attention_record import BlockCounter
 from selfdraft.runtime.backend import BackboneOutput, Backend, DeviceTensor, FloatArray, IntArray
 from selfdraft.runtime.draft import Drafter, MtpDrafter
-from selfdraft.runtime.prefill import OnProgress, Prefill
+from selfdraft.runtime.prefill import SPARSE_CHUNK_ROWS, OnProgress, Prefill
 from selfdraft.runtime.request import Request
 from selfdraft.runtime.result import GenerationResult, TokenEvent
 from selfdraft.runtime.run import Run, start_run
+from selfdraft.runtime.slot_cache import SlotCache
+from selfdraft.runtime.slot_checks import check_fits, check_states, checked_prefill_attention
 from selfdraft.runtime.slots import SlotTable, StepArrays
+from selfdraft.runtime.step_audit import StepAudit
 from selfdraft.runtime.verify import ForcedAcceptance, Verdict, accept_while_equal
 
 MAX_DRAFTS = 8
@@ -36,9 +40,11 @@ class DecodeLoop:
     """Continues up to ``batch`` sequences together on one backend.
 
     ``drafts``: drafts of a step, 0 to 8; None: 1 where the bundle has an MTP head, else 0.
-    ``context_length``, ``prefill_rows``: None takes the bundle's limits. ``step_rows`` pads decode
-    steps to at least so many rows, so that plain and speculative decoding run the same kernels.
-    ``forced_acceptance`` replaces the verdicts for benchmarks. Raises ``ConfigError``.
+    ``context_length``, ``prefill_rows``: None takes the bundle's limits. ``prefill_attention``:
+    prompts attend densely, or as a decode step does (64 rows at a time by default). ``step_rows`` pads
+    decode steps to at least so many rows, so that plain and speculative decoding run the same kernels.
+    ``forced_acceptance`` replaces the verdicts for benchmarks. ``audit_every`` N compares every Nth
+    step with dense attention (``runtime.step_audit``). Raises ``ConfigError``.
     """
 
     def __init__(
@@ -49,8 +55,10 @@ class DecodeLoop:
         drafts: int | None = None,
         context_length: int | None = None,
         prefill_rows: int | None = None,
+        prefill_attention: str = "dense",
         step_rows: int = 1,
         forced_acceptance: Sequence[float] | None = None,
+        audit_every: int | None = None,
     ) -> None:
         limits = backend.manifest.limits
         if batch < 1:
@@ -60,9 +68,11 @@ class DecodeLoop:
         self.context_length = _checked(
             "context_length", context_length, limits.context_length, 2, limits.context_length
         )
-        chunk_rows = _checked(
-            "prefill_rows", prefill_rows, limits.prefill_rows, 1, limits.context_length
-        )
+        self.prefill_attention = checked_prefill_attention(backend.manifest, prefill_attention)
+        usual_rows = limits.prefill_rows
+        if self.prefill_attention == "sparse":
+            usual_rows = min(usual_rows, SPARSE_CHUNK_ROWS)
+        chunk_rows = _checked("prefill_rows", prefill_rows, usual_rows, 1, limits.context_length)
         num_rows = max(self.drafts + 1, _checked("step_rows", step_rows, 1, 1, MAX_STEP_ROWS))
         self._states = backend.allocate(batch=batch, capacity=capacity_for(self.context_length))
         assert self._states.capacity >= self.context_length + RESERVE_SLOTS
@@ -71,8 +81,17 @@ class DecodeLoop:
         if self.drafts:
             self._drafter = MtpDrafter(backend, self._states, self._slots, depth=self.drafts)
         self._prefill = Prefill(
-            backend, self._states, self._slots, self._drafter, chunk_rows=chunk_rows
+            backend,
+            self._states,
+            self._slots,
+            self._drafter,
+            chunk_rows=chunk_rows,
+            attention=self.prefill_attention,
         )
+        self._blocks = BlockCounter(backend.manifest, backend=backend.name)
+        self._audit: StepAudit | None = None
+        if audit_every is not None:
+            self._audit = StepAudit(backend, self._states, self._slots, every=audit_every)
         self._verify = _verify_arrays(batch, num_rows)
         self._depths: IntArray = np.zeros(batch, dtype=np.int64)
         self._no_drafts: IntArray = np.zeros((batch, 0), dtype=np.int64)
@@ -103,14 +122,14 @@ class DecodeLoop:
 
         Caches are cut back to the common prefix. Raises ``ConfigError`` for a busy slot.
         """
-        if self._slots.live[slot]:
-            raise ConfigError(f"slot {slot} is generating", hint="cancel or finish it first")
+        self._check_idle(slot)
         return self._slots.rewind(
             slot,
             token_ids,
             drafting=self.drafts > 0,
             # Prompts attend densely, decode steps of a sparse bundle do not.
-            prompt_rows_only=self._backend.manifest.attention is not None,
+            prompt_rows_only=self._backend.manifest.attention is not None
+            and self.prefill_attention == "dense",
         )
 
     def reset(self, slot: int) -> None:
@@ -122,12 +141,50 @@ class DecodeLoop:
         """End a slot's request; its tokens stay, and the next turn can go on from them."""
         self._slots.live[slot] = False
 
+    def slot_cache(self, slot: int) -> SlotCache:
+        """What a slot between requests holds; its arrays are valid until the next step."""
+        self._check_idle(slot)
+        slots = self._slots
+        lengths = {"backbone": int(slots.cached[slot]), "mtp": int(slots.drafter_cached[slot])}
+        arrays = self._backend.export_states(self._states, slot=slot, lengths=lengths)
+        return SlotCache(
+            tokens=self.tokens(slot),
+            cached=lengths["backbone"],
+            drafter_cached=lengths["mtp"],
+            prompt_rows=int(slots.prompt_rows[slot]),
+            prefill=self.prefill_attention,
+            arrays=arrays,
+        )
+
+    def restore(self, slot: int, cache: SlotCache) -> None:
+        """Let ``slot`` hold ``cache``, as if it had computed it.
+
+        Raises ``ConfigError`` or ``ResourceError`` for a cache that this loop cannot go on from, and
+        ``BundleError`` for one whose states are other ones.
+        """
+        self._check_idle(slot)
+        check_fits(cache, self)
+        wanted = self._backend.export_states(self._states, slot=slot, lengths=cache.lengths)
+        check_states(cache.arrays, wanted)
+        self.reset(slot)
+        self._backend.import_states(
+            self._states, slot=slot, lengths=cache.lengths, arrays=cache.arrays
+        )
+        self._slots.tokens[slot] = list(cache.tokens)
+        self._slots.cached[slot] = cache.cached
+        self._slots.drafter_cached[slot] = cache.drafter_cached
+        self._slots.prompt_rows[slot] = cache.prompt_rows
+
     def result(self, slot: int) -> GenerationResult:
         """The record of the slot's last request, finished or not."""
         run = self._runs[slot]
         if run is None:
             raise ConfigError(f"slot {slot} had no request", hint="begin one first")
-        return run.result(state_bytes=self._states.num_bytes, synthetic=self._synthetic)
+        return run.result(
+            state_bytes=self._states.num_bytes,
+            synthetic=self._synthetic,
+            attention=self._blocks.mode,
+        )
 
     def begin(
         self, requests: Mapping[int, Request], *, on_progress: OnProgress | None = None
@@ -164,16 +221,22 @@ class DecodeLoop:
         """
         started = time.perf_counter()
         active = self.active
+        audited = self._audit.seconds if self._audit else 0.0
         events: list[TokenEvent] = []
         with self._cancelled_on_error(active):
             drafts = self._propose(active)
+            if self._audit:
+                self._audit.run_dense(active, [self._run(slot).steps for slot in active])
             output = self._run_target(active, drafts)
+            self._record(active, output)
             for slot in active:
                 chain = self._deliver(slot, output, drafts[slot, : self._depths[slot]].tolist())
                 # The row of x_n and those of the accepted drafts are final.
                 self._slots.cached[slot] += len(chain)
                 events += chain
         elapsed = time.perf_counter() - started
+        if self._audit:
+            elapsed -= self._audit.seconds - audited
         for slot in active:
             run = self._run(slot)
             run.steps += 1
@@ -190,6 +253,10 @@ class DecodeLoop:
                 self.cancel(slot)
             raise
 
+    def _check_idle(self, slot: int) -> None:
+        if self._slots.live[slot]:
+            raise ConfigError(f"slot {slot} is generating", hint="cancel or finish it first")
+
     def _check(self, slot: int, request: Request) -> None:
         if not 0 <= slot < self.batch:
             raise ConfigError(
@@ -197,8 +264,7 @@ class DecodeLoop:
                 hint=f"use slots 0 to {self.batch - 1}, or a loop with a larger batch",
             )
         request.check_ids(self._backend.manifest.model.vocab_size)
-        if self._slots.live[slot]:
-            raise ConfigError(f"slot {slot} is generating", hint="cancel or finish it first")
+        self._check_idle(slot)
         if len(request.prompt_ids) >= self.context_length:
             raise ResourceError(
                 f"the prompt has {len(request.prompt_ids)} tokens, the context holds "
@@ -249,6 +315,18 @@ class DecodeLoop:
         output = self._backend.run_backbone(self._states, step, input_ids)
         self._hidden, self._hidden_rows = output.hidden, input_ids.shape[1]
         return output
+
+    def _record(self, active: Sequence[int], output: BackboneOutput) -> None:
+        """Count what the step just run has read, and take in its audit."""
+        blocks = self._blocks.count(self._verify.step, output)
+        points = self._audit.compare(output) if self._audit else {}
+        for slot in active:
+            run = self._run(slot)
+            run.rows += int(self._depths[slot]) + 1
+            run.blocks_read += blocks.read
+            run.blocks_in_use += blocks.in_use
+            if slot in points:
+                run.audit.append(points[slot])
 
     def _deliver(
         self, slot: int, output: BackboneOutput, drafts: Sequence[int]

@@ -75,14 +75,26 @@ class DecoderLayer:
 
     def __call__(self, x: Array, states: LayerStates, step: Step, rotary: Rotation) -> Array:
         """``x [B, n, H]`` after the layer; updates ``states``."""
-        weights, eps = self._weights, self._model.rms_norm_eps
-        x = x + self._attend(rms_norm(x, weights["input_norm"], eps), states, step, rotary)
-        return x + self._mlp(rms_norm(x, weights["post_norm"], eps))
+        batch, rows, _ = x.shape
+        q, k, v = (heads.reshape(batch, rows, -1) for heads in self.project(x, rotary))
+        attended = cached_attention(
+            self.op,
+            q,
+            k,
+            v,
+            **states,
+            past_len=step.past_len,
+            row_count=step.row_count,
+            attend_all=step.attend_all,
+        )
+        self.blocks_read = attended.blocks_read
+        return self.finish(x, attended.y)
 
-    def _attend(self, x: Array, states: LayerStates, step: Step, rotary: Rotation) -> Array:
+    def project(self, x: Array, rotary: Rotation) -> tuple[Array, Array, Array]:
+        """Queries ``[B, n, Hq, d]``, keys and values ``[B, n, Hkv, d]`` of ``x [B, n, H]``."""
         model, weights = self._model, self._weights
         batch, rows, _ = x.shape
-        qkv = x @ weights["qkv.weight"]
+        qkv = rms_norm(x, weights["input_norm"], model.rms_norm_eps) @ weights["qkv.weight"]
         if model.qkv_bias:
             qkv = qkv + weights["qkv.bias"]
         heads = qkv.reshape(batch, rows, -1, model.head_dim)  # [B, n, Hq + 2 Hkv, d]
@@ -90,19 +102,13 @@ class DecoderLayer:
         if model.qk_norm:
             q = rms_norm(q, weights["q_norm"], model.rms_norm_eps)
             k = rms_norm(k, weights["k_norm"], model.rms_norm_eps)
-        q, k = rotary.apply(q), rotary.apply(k)
-        attended = cached_attention(
-            self.op,
-            q.reshape(batch, rows, -1),
-            k.reshape(batch, rows, -1),
-            v.reshape(batch, rows, -1),
-            **states,
-            past_len=step.past_len,
-            row_count=step.row_count,
-            attend_all=step.attend_all,
-        )
-        self.blocks_read = attended.blocks_read
-        return np.asarray(attended.y @ weights["o.weight"])
+        return rotary.apply(q), rotary.apply(k), v
+
+    def finish(self, x: Array, attended: Array) -> Array:
+        """The layer's output from its input ``x [B, n, H]`` and ``attended [B, n, Hq d]``."""
+        weights = self._weights
+        x = x + attended @ weights["o.weight"]
+        return x + self._mlp(rms_norm(x, weights["post_norm"], self._model.rms_norm_eps))
 
     def _mlp(self, x: Array) -> Array:
         gate, up = np.split(x @ self._weights["gate_up.weight"], 2, axis=-1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from selfdraft.errors import BundleError, ConfigError, DeviceError
 from selfdraft.manifest import GraphSpec, Manifest
+from selfdraft.runtime.attention_record import BLOCKS_READ, check_attention
 from selfdraft.runtime.backend import (
     BackboneOutput,
     DeviceTensor,
@@ -26,6 +28,7 @@ from selfdraft.runtime.backend import (
     Step,
 )
 from selfdraft.runtime.graph_check import check_graph, check_graph_names
+from selfdraft.runtime.slot_cache import used_part, write_part
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -34,7 +37,6 @@ log = logging.getLogger(__name__)
 
 INT4_ACCURACY_LEVEL = "4"
 """int8 arithmetic inside int4 matmuls (docs/architecture.md, Exact)."""
-BLOCKS_READ = "blocks_read"
 STEP_FIELDS = ("past_len", "row_count", "attend_all", "row_index")
 BINDINGS_KEPT = 64
 """Bindings cached for each graph; one for every (batch, rows, logit rows, parity) in use."""
@@ -103,10 +105,11 @@ class OrtBackend:
         ``profile``: prefix of an ONNX Runtime profile, written by ``end_profiling``.
         Raises ``DeviceError`` without onnxruntime, ``BundleError`` when a graph does not load.
         """
-        ort = _onnxruntime()
-        self._manifest = manifest
         self._threads = _checked_threads(threads)
         check_graph_names(manifest)
+        check_attention(manifest)
+        ort = _onnxruntime()
+        self._manifest = manifest
         self._embedding = HostTensor.of(_load_embedding(bundle, manifest))
         self._sessions = {
             name: _open_session(ort, bundle / graph.file, self._threads, profile)
@@ -188,6 +191,31 @@ class OrtBackend:
         """The host view of a tensor (it lives on the host already)."""
         array: NDArray[Any] = tensor.array
         return array
+
+    def export_states(
+        self, states: OrtStates, *, slot: int, lengths: Mapping[str, int]
+    ) -> dict[str, NDArray[Any]]:
+        """Views of one slot's states by name, cut to ``lengths`` (tokens, by graph)."""
+        return {
+            state.name: used_part(
+                states.tensors[state.name].array, state.shape, slot=slot, length=lengths[graph]
+            )
+            for graph, spec in self._manifest.graphs.items()
+            for state in spec.states
+        }
+
+    def import_states(
+        self,
+        states: OrtStates,
+        *,
+        slot: int,
+        lengths: Mapping[str, int],
+        arrays: Mapping[str, NDArray[Any]],
+    ) -> None:
+        """Put back what ``export_states`` gave for the same lengths."""
+        parts = self.export_states(states, slot=slot, lengths=lengths)
+        for name, part in parts.items():
+            write_part(part, arrays[name])
 
     def end_profiling(self) -> dict[str, str]:
         """Write the profiles asked for at construction; file by graph."""
@@ -279,6 +307,9 @@ def _open_session(ort: Any, path: Path, threads: int, profile: Path | None) -> o
     options.intra_op_num_threads = threads
     options.log_severity_level = 3
     options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", INT4_ACCURACY_LEVEL)
+    # Each session has threads of its own. Left spinning after a pass, those of one graph take the
+    # cores from the other's: a speculative step then takes twice as long.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
     if profile is not None:
         options.enable_profiling = True
         options.profile_file_prefix = f"{profile}-{path.stem}"

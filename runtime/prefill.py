@@ -9,7 +9,12 @@ import numpy as np
 
 from selfdraft.runtime.backend import BackboneOutput, Backend, States
 from selfdraft.runtime.draft import Drafter
+from selfdraft.runtime.slot_cache import PrefillAttention
 from selfdraft.runtime.slots import SlotTable, StepPool
+
+SPARSE_CHUNK_ROWS = 64
+"""Default rows of a sparse chunk: the blocks of all its rows are read together, and few neighbours
+choose nearly the same ones."""
 
 OnProgress = Callable[[int, int], None]
 """Called with (tokens done, tokens in all)."""
@@ -27,6 +32,9 @@ class Prefill:
 
     Shorter prompts start later, so that all end in the same chunk: its rows are then what a decode
     step leaves behind, and drafting goes on from there without a path of its own.
+
+    ``attention`` sparse: each row sees the blocks that the op's selector gives it, as a decode step
+    would; what is computed does not depend on ``chunk_rows`` either way.
     """
 
     def __init__(
@@ -37,12 +45,14 @@ class Prefill:
         drafter: Drafter | None,
         *,
         chunk_rows: int,
+        attention: PrefillAttention = "dense",
     ) -> None:
         self._backend = backend
         self._states = states
         self._slots = slots
         self._drafter = drafter
         self._chunk_rows = chunk_rows
+        self._attend_all = int(attention == "dense")
         self._arrays = StepPool(slots.batch)
 
     def run(self, starting: Sequence[int], on_progress: OnProgress | None = None) -> LastChunk:
@@ -73,7 +83,7 @@ class Prefill:
         step = arrays.step
         np.copyto(step.past_len, slots.cached)
         np.copyto(step.row_count, counts)
-        np.copyto(step.attend_all, counts > 0)
+        np.multiply(counts > 0, self._attend_all, out=step.attend_all)
         np.copyto(step.row_index[:, 0], np.maximum(counts - 1, 0))
         for slot in np.flatnonzero(counts):
             start, count = int(slots.cached[slot]), int(counts[slot])
@@ -81,5 +91,5 @@ class Prefill:
         output = self._backend.run_backbone(self._states, step, arrays.input_ids)
         slots.cached += counts
         np.copyto(slots.prompt_rows, slots.cached, where=counts > 0)
-        slots.attend_all[counts > 0] = 1
+        slots.attend_all[counts > 0] = self._attend_all
         return LastChunk(output, num_rows)

@@ -23,9 +23,10 @@ from selfdraft.runtime.backend import (
 from selfdraft.runtime.bundle import open_bundle
 from selfdraft.runtime.candidates import top_candidates
 from selfdraft.runtime.numpy_layers import Array, DecoderLayer, rms_norm, rotation
+from selfdraft.runtime.slot_cache import used_part, write_part
 from selfdraft.runtime.weights import DRAFT_IDS, checked_weights, load_tensors
 from selfdraft.trt_plugins.cached_attention.from_manifest import layer_ops, mtp_op
-from selfdraft.trt_plugins.cached_attention.states import LayerStates, empty_states
+from selfdraft.trt_plugins.cached_attention.states import STATE_DIMS, LayerStates, empty_states
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +166,33 @@ class ReferenceBackend:
     def to_host(self, tensor: DeviceTensor) -> NDArray[Any]:
         """The array itself: it is on the host already."""
         return np.asarray(tensor)
+
+    def export_states(
+        self, states: ReferenceStates, *, slot: int, lengths: Mapping[str, int]
+    ) -> dict[str, NDArray[Any]]:
+        """Views of one slot's states by name, cut to ``lengths`` (tokens, by graph)."""
+        layers = [("backbone", index, own) for index, own in enumerate(states.backbone)]
+        layers += [("mtp", 0, states.mtp)] if states.mtp else []
+        return {
+            f"{graph}.{name}_{index}": used_part(
+                array, STATE_DIMS[name], slot=slot, length=lengths[graph]
+            )
+            for graph, index, own in layers
+            for name, array in own.items()
+        }
+
+    def import_states(
+        self,
+        states: ReferenceStates,
+        *,
+        slot: int,
+        lengths: Mapping[str, int],
+        arrays: Mapping[str, NDArray[Any]],
+    ) -> None:
+        """Put back what ``export_states`` gave for the same lengths."""
+        parts = self.export_states(states, slot=slot, lengths=lengths)
+        for name, part in parts.items():
+            write_part(part, arrays[name])
 
     def _blocks_read(self) -> IntArray | None:
         read = [layer.blocks_read for layer in self._layers if layer.blocks_read is not None]

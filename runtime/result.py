@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from selfdraft.runtime.attention_record import AttentionRecord
+from selfdraft.runtime.step_audit import AuditPoint
+
 FinishReason = Literal["eos", "stop", "length", "context", "closed"]
 """An end token of the model, a stop token of the request, ``max_tokens``, a full context, or a
 consumer that stopped."""
@@ -53,6 +56,10 @@ class GenerationResult:
     """Peak memory of the process; None where the system does not say."""
     synthetic: bool
     """The verdicts were replaced for a benchmark: tokens mean nothing."""
+    attention: AttentionRecord
+    """What the decode steps read."""
+    audit: tuple[AuditPoint, ...]
+    """Steps compared with dense attention (``audit_every``)."""
 
     @property
     def acceptance_per_position(self) -> tuple[float | None, ...]:

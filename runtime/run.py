@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from selfdraft.manifest import Manifest
+from selfdraft.runtime.attention_record import AttentionMode, AttentionRecord
 from selfdraft.runtime.memory import peak_rss_bytes
 from selfdraft.runtime.processors import MinTokens
 from selfdraft.runtime.request import Request
 from selfdraft.runtime.result import FinishReason, GenerationResult
 from selfdraft.runtime.row_sampler import RowSampler
 from selfdraft.runtime.sampling import resolve_sampling
+from selfdraft.runtime.step_audit import AuditPoint
 from selfdraft.runtime.verify import Chain
 
 
@@ -29,6 +31,10 @@ class Run:
     accepted: list[int]
     tokens: list[int] = field(default_factory=list)
     steps: int = 0
+    rows: int = 0
+    blocks_read: int = 0
+    blocks_in_use: int = 0
+    audit: list[AuditPoint] = field(default_factory=list)
     prefill_s: float = 0.0
     decode_s: float = 0.0
     finish_reason: FinishReason | None = None
@@ -46,7 +52,9 @@ class Run:
             self.accepted[position] += position < chain.num_accepted
         self.finish_reason = self._finish_reason()
 
-    def result(self, *, state_bytes: int, synthetic: bool) -> GenerationResult:
+    def result(
+        self, *, state_bytes: int, synthetic: bool, attention: AttentionMode
+    ) -> GenerationResult:
         """The frozen record; a run that has not ended counts as closed."""
         law = self.sampler.law
         return GenerationResult(
@@ -65,6 +73,14 @@ class Run:
             state_bytes=state_bytes,
             peak_rss_bytes=peak_rss_bytes(),
             synthetic=synthetic,
+            attention=AttentionRecord(
+                mode=attention,
+                steps=self.steps,
+                rows=self.rows,
+                blocks_read=self.blocks_read,
+                blocks_in_use=self.blocks_in_use,
+            ),
+            audit=tuple(self.audit),
         )
 
     def _finish_reason(self) -> FinishReason | None:

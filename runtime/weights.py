@@ -68,24 +68,45 @@ def checked_weights(
     first missing, misshaped or unknown tensor.
     """
     left = dict(tensors)
-    weights: dict[str, NDArray[Any]] = {}
-    for name, shape in expected_shapes(model).items():
-        if f"{name}.int4" in left:
-            packed, scale = left.pop(f"{name}.int4"), left.pop(f"{name}.scale", None)
-            weights[name] = _dequantised(name, packed, scale, shape)
-            continue
-        if name not in left:
-            raise BundleError(f"the weights lack {name} {list(shape)}", hint=_MEND)
-        tensor = left.pop(name)
-        if tensor.shape != shape:
-            raise BundleError(
-                f"{name} has shape {list(tensor.shape)}, the manifest asks for {list(shape)}",
-                hint=_MEND,
-            )
-        weights[name] = tensor.astype(np.int64 if name == DRAFT_IDS else np.float64)
+    shapes = expected_shapes(model)
+    weights = {name: _taken(left, name, shape) for name, shape in shapes.items()}
     if left:
         raise BundleError(f"the weights hold an unknown tensor: {min(left)}", hint=_MEND)
     return weights
+
+
+def load_layer(path: Path, model: ModelSpec, layer: int) -> dict[str, NDArray[Any]]:
+    """Weights of one backbone layer as fp64, by their full names; reads no other tensor.
+
+    Raises ``BundleError`` as ``checked_weights`` and ``load_tensors`` do.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    prefix = f"backbone.layers.{layer}"
+    try:
+        with safe_open(path, framework="numpy") as file:
+            names = [name for name in file.keys() if name.startswith(f"{prefix}.")]  # noqa: SIM118
+            left = {name: file.get_tensor(name) for name in names}
+    except (OSError, SafetensorError) as error:
+        raise BundleError(f"{path} cannot be read: {error}", hint=_MEND) from None
+    shapes = _layer_shapes(model, prefix)
+    return {name: _taken(left, name, shape) for name, shape in shapes.items()}
+
+
+def _taken(left: dict[str, NDArray[Any]], name: str, shape: Shape) -> NDArray[Any]:
+    """Take the tensor ``name`` out of ``left``, checked and in the type to compute with."""
+    if f"{name}.int4" in left:
+        packed, scale = left.pop(f"{name}.int4"), left.pop(f"{name}.scale", None)
+        return _dequantised(name, packed, scale, shape)
+    if name not in left:
+        raise BundleError(f"the weights lack {name} {list(shape)}", hint=_MEND)
+    tensor = left.pop(name)
+    if tensor.shape != shape:
+        raise BundleError(
+            f"{name} has shape {list(tensor.shape)}, the manifest asks for {list(shape)}",
+            hint=_MEND,
+        )
+    return tensor.astype(np.int64 if name == DRAFT_IDS else np.float64)
 
 
 def dequantise_int4(

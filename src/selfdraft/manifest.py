@@ -189,6 +189,8 @@ class Precision:
     int4_block: int | None
     activations: Literal["fp32", "fp16"]
     kv: Literal["fp32", "fp16", "int8"]
+    exact_rows: bool = True
+    """No kernel rounds one row otherwise than several (docs/architecture.md, Exact)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,6 +260,13 @@ class Manifest:
     weights_file: str = "weights.safetensors"
     embedding_file: str = "embedding.safetensors"
     notes: tuple[str, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        planned = len(self.attention.layers) if self.attention else self.model.num_layers
+        if planned != self.model.num_layers:
+            raise ValueError(
+                f"attention plans {planned} layers, the model has {self.model.num_layers}"
+            )
 
     @property
     def has_mtp(self) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.checkpoints import write_checkpoint
 from support.reciting_bundle import write_reciting_bundle
 from typer.testing import CliRunner
 
@@ -42,6 +43,33 @@ def endless_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Its replies end with the context only; not to be changed."""
     folder = tmp_path_factory.mktemp("bundles") / "endless"
     return write_reciting_bundle(folder, endless=True, context=8192)
+
+
+LONG_CONTEXT = 40_000
+SPARSE_OPTIONS = (
+    *("--attention", "sparse", "--selector", "min_max", "--budget", 256, "--budget-share", 0.25),
+    *("--sinks", 2, "--local-blocks", 2, "--first-layers", 1, "--first-budget", 640),
+    *("--mtp-window", 100, "--kv", "int8", "--context", 2048),
+)
+
+
+@pytest.fixture(scope="session")
+def long_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random checkpoint of two layers whose config allows ``LONG_CONTEXT`` tokens."""
+    folder = tmp_path_factory.mktemp("checkpoints") / "long"
+    return write_checkpoint(folder, layers=2, context=LONG_CONTEXT)
+
+
+@pytest.fixture(scope="session")
+def sparse_bundle(long_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its bundle with ``SPARSE_OPTIONS``, exported by the command; not to be changed."""
+    pytest.importorskip("torch", reason="the exporter: pip install 'selfdraft[export]'")
+    pytest.importorskip("onnxruntime", reason="the engine: pip install 'selfdraft[cpu]'")
+    output = tmp_path_factory.mktemp("bundles") / "sparse"
+    arguments = ["export", str(long_checkpoint), "-o", str(output), *map(str, SPARSE_OPTIONS)]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.stderr
+    return output
 
 
 @pytest.fixture

@@ -56,8 +56,8 @@ def test_forced_acceptance_is_marked_synthetic(run: Any, shared_bundle: Path) ->
     assert second["accepted"] == 0 < second["drafted"]
 
 
-def test_contexts_cut_and_repeat_the_prompt(run: Any, shared_bundle: Path) -> None:
-    options = ("--contexts", "5,100", "--drafts", "1", *FAST, "--json")
+def test_context_cuts_and_repeats_the_prompt(run: Any, shared_bundle: Path) -> None:
+    options = ("--context", "5,100", "--drafts", "1", *FAST, "--json")
     records = lines(run("bench", shared_bundle, *options))
     assert [r["context"] for r in records] == [5, 5, 100, 100]
     assert records[0]["prompt_source"] == "example, cut"
@@ -94,8 +94,8 @@ def test_bundle_without_head_measures_plain_only(run: Any, tmp_path: Path) -> No
         (["--drafts", "9"], 2, "--drafts has 9"),
         (["--force-acceptance", "0.5", "--drafts", "2"], 2, "has 1 values for 2 drafts"),
         (["--force-acceptance", "1.5"], 2, "--force-acceptance has 1.5"),
-        (["--contexts", "0"], 2, "--contexts has 0"),
-        (["--contexts", "250", "--tokens", "12"], 4, "250 prompt tokens and 12 more"),
+        (["--context", "0"], 2, "--context has 0"),
+        (["--context", "250", "--tokens", "12"], 4, "250 prompt tokens and 12 more"),
         (["--prompt", "a", "--prompt-file", "b"], 2, "both given"),
         (["--prompt-file", "no-such-file"], 2, "no-such-file cannot be read"),
     ],

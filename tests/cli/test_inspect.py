@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from support.reciting_bundle import HIDDEN, VOCAB, write_reciting_bundle
 
-from selfdraft.cli.inspect import state_bytes
+from selfdraft.cli.attention_facts import bytes_by_kind
 from selfdraft.cli.weight_sizes import tensor_bytes
 from selfdraft.manifest import GraphSpec, StateSpec, capacity_for
 
@@ -59,8 +59,8 @@ def test_states_are_counted_at_the_context_given(dtype: str, size: int) -> None:
         ),
     )
     graph = GraphSpec(file="g.onnx", inputs=(), outputs=(), taps=(), states=states)
-    expected = (np.prod((1, 2, capacity_for(1000), 16)) + 15) * size
-    assert state_bytes(graph, 1000) == expected
+    expected = {"kv": np.prod((1, 2, capacity_for(1000), 16)) * size, "conv": 15 * size}
+    assert bytes_by_kind(graph, context=1000) == expected
 
 
 def test_context_beyond_the_bundle_is_refused(run: Any, shared_bundle: Path) -> None:

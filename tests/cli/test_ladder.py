@@ -8,16 +8,20 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 from safetensors.numpy import load_file, save_file
 from support.checkpoints import write_checkpoint
+from support.sparse_bundle import write_sparse_reciter
 
 from selfdraft.cli.ladder import VerifyReport, verify_bundle
+from selfdraft.cli.ladder_sparse import sparse_path
 from selfdraft.errors import ConfigError
 from selfdraft.export.bundle import export_bundle
 from selfdraft.export.options import ExportOptions
 from selfdraft.manifest import FileSpec, load_manifest, manifest_to_json
+from selfdraft.runtime.reference import ReferenceBackend
 
 
 @pytest.fixture(scope="module")
@@ -81,3 +85,37 @@ def test_another_models_checkpoint_is_refused(exported: tuple[Path, Path], tmp_p
     other = write_checkpoint(tmp_path / "other", "mimo", hidden=32, head_dim=8, context=96)
     with pytest.raises(ConfigError, match="is not the model of"):
         verify_bundle(exported[0], checkpoint=other)
+
+
+class ReadsEverything:
+    """An engine that runs dense in silence."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def run_backbone(self, states: Any, step: Any, ids: Any) -> Any:
+        dense = dataclasses.replace(step, attend_all=np.ones_like(step.attend_all))
+        return self._inner.run_backbone(states, dense, ids)
+
+
+def test_sparse_path_that_runs_dense_is_found(tmp_path: Path) -> None:
+    reciter = write_sparse_reciter(tmp_path / "reciter")
+    backend: Any = ReferenceBackend.from_bundle(reciter)
+    assert sparse_path(backend, backend.manifest) == (
+        True,
+        "3 rows from position 320: 15 blocks read, 15 selected, 21 in use",
+    )
+    passed, detail = sparse_path(ReadsEverything(backend), backend.manifest)
+    assert not passed and "21 blocks read, 15 selected" in detail
+
+
+def test_sparse_path_says_when_there_is_nothing_to_check(tmp_path: Path) -> None:
+    short = write_sparse_reciter(tmp_path / "short", context=300)
+    backend: Any = ReferenceBackend.from_bundle(short)
+    told = sparse_path(backend, backend.manifest)
+    assert told == (True, "the budget covers the context of 300 tokens: nothing is left out")
+    dense = dataclasses.replace(backend.manifest, attention=None)
+    assert sparse_path(backend, dense)[1].startswith("every layer is dense")

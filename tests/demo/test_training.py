@@ -1,6 +1,7 @@
 """A short training run at a tiny size."""
 
 import hashlib
+from dataclasses import replace
 
 import torch
 
@@ -8,15 +9,15 @@ from demo.data import texts
 from demo.model import DemoModel
 from demo.render import Renderer
 from demo.tokenizer import train_tokenizer
-from demo.train import PHASES, Phase, new_model, train
+from demo.train import BASE, POLISH, Phase, new_model, train
 
 
-def short_run(monkeypatch, steps: int) -> tuple[DemoModel, list[float]]:
+def short_run(steps: int) -> tuple[DemoModel, list[float]]:
     """Trains the `tiny` preset on short rows."""
-    monkeypatch.setattr("demo.train.PHASES", [Phase(until=1.0, rows=8, length=128)])
+    stage = replace(BASE, phases=[Phase(until=1.0, rows=8, length=128)])
     renderer = Renderer(train_tokenizer(texts(1, 500)))
     model = new_model("tiny", seed=3)
-    return model, train(model, renderer, steps=steps, seed=3)
+    return model, train(model, renderer, stage, steps=steps, seed=3)
 
 
 def digest(model: DemoModel) -> str:
@@ -27,15 +28,16 @@ def digest(model: DemoModel) -> str:
     ).hexdigest()
 
 
-def test_loss_falls_and_the_same_seed_gives_the_same_bits(monkeypatch) -> None:
-    model, history = short_run(monkeypatch, 25)
+def test_loss_falls_and_the_same_seed_gives_the_same_bits() -> None:
+    model, history = short_run(25)
     assert sum(history[-5:]) < 0.92 * sum(history[:5])
-    again, _ = short_run(monkeypatch, 25)
+    again, _ = short_run(25)
     assert digest(model) == digest(again)
 
 
 def test_last_phase_trains_at_2048_tokens() -> None:
-    assert PHASES[-1].length == 2048 and PHASES[-1].until == 1.0
+    for stage in (BASE, POLISH):
+        assert stage.phases[-1].length == 2048 and stage.phases[-1].until == 1.0
 
 
 def test_cached_generation_equals_the_full_forward() -> None:

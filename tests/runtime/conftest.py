@@ -43,6 +43,12 @@ def noisy(tiny: ModuleType, copy_model: ModuleType) -> Any:
 
 
 @pytest.fixture(scope="session")
+def sparse_model() -> ModuleType:
+    """Backends that attend sparsely (tests/support/sparse_model.py)."""
+    return _load("sparse_model")
+
+
+@pytest.fixture(scope="session")
 def bundle_files() -> ModuleType:
     """Bundles written to disk (tests/support/bundle_files.py)."""
     return _load("bundle_files")

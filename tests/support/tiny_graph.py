@@ -81,7 +81,12 @@ def random_weights(spec: ModelSpec, *, seed: int = 0) -> dict[str, NDArray[Any]]
 
 
 def write_graphs(
-    spec: ModelSpec, folder: Path, *, candidates: int = 8, seed: int = 0
+    spec: ModelSpec,
+    folder: Path,
+    *,
+    candidates: int = 8,
+    seed: int = 0,
+    exact_rows: bool = True,
 ) -> tuple[dict[str, GraphSpec], dict[str, NDArray[Any]]]:
     """Weights, embedding and both graphs in ``folder``; returns graph specs and weights."""
     weights = random_weights(spec, seed=seed)
@@ -97,6 +102,7 @@ def write_graphs(
         int4_block=None,
         candidates=candidates,
         target="cpu",
+        exact_rows=exact_rows,
     )
     return graphs, weights
 

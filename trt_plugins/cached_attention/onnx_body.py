@@ -4,9 +4,10 @@ Contract: docs/attention.md. States are updated by ScatterND: bound as input and
 address, it writes in place. Dense attention costs what the longest sequence of the step is,
 block-sparse attention what the chosen blocks and the number of blocks are, never the capacity.
 
-Why not ``GroupQueryAttention``: it costs the same up to about 4K tokens, takes several rows of
-several slots only at the first prompt, and rounds one row and several rows differently; here
-the rows of a step are bit for bit what they are alone.
+Dense attention in standard operators gives the rows of a step bit for bit what they are alone (where
+the engine's matrix products do). ``one_row_kernel`` takes ``GroupQueryAttention`` for steps of one row
+a slot instead: faster, since it reads the cache where it lies, but it rounds differently. It cannot
+take several rows of several slots behind a prompt.
 
 Everything that depends on lengths alone stands outside the branches, so that the exporter can
 merge it into one copy for all layers.
@@ -17,22 +18,42 @@ from __future__ import annotations
 from selfdraft.trt_plugins.cached_attention import onnx_selection as selection
 from selfdraft.trt_plugins.cached_attention.contract import OP_DOMAIN, CachedAttention
 
+CONTRIB = "com.microsoft"
 
-def function_text(op: CachedAttention, *, name: str, opset: int, split_heads: bool = False) -> str:
+
+def function_text(
+    op: CachedAttention,
+    *,
+    name: str,
+    opset: int,
+    split_heads: bool = False,
+    one_row_kernel: bool = False,
+) -> str:
     """The body in ONNX's text format, for ``onnx.parser.parse_function``.
+
+    ``one_row_kernel`` has a meaning for dense fp32 attention without a window only.
 
     ``split_heads``: q, k, v come as ``[B, n, heads, d]`` instead of ``[B, n, heads d]``, which saves
     an exporter that has them so a reshape each.
     """
-    parts = [_CONSTANTS, _sizes(op), _heads(op, split_heads), _append(op)]
-    if op.summary_vectors:
-        parts += [selection.update_summaries(op)]
-    parts += [_queries(op), _attention(op)]
+    parts = [_CONSTANTS, _sizes(op), _heads(op, split_heads), _append_index(op)]
+    if one_row_kernel and has_one_row_kernel(op):
+        parts += [_one_row_or_many(op)]
+    else:
+        parts += [_append(op)]
+        if op.summary_vectors:
+            parts += [selection.update_summaries(op)]
+        parts += [_queries(op), _attention(op)]
     return (
-        f'<opset_import: ["" : {opset}], domain: "{OP_DOMAIN}">\n'
+        f'<opset_import: ["" : {opset}, "{CONTRIB}" : 1], domain: "{OP_DOMAIN}">\n'
         f"{name} ({', '.join(op.inputs)}) => ({', '.join(op.outputs)})\n"
         f"{{\n{''.join(parts)}\n}}\n"
     )
+
+
+def has_one_row_kernel(op: CachedAttention) -> bool:
+    """Whether ``GroupQueryAttention`` computes this op for one row a slot."""
+    return op.selector == "all" and op.kv_dtype == "fp32" and not op.sliding_window
 
 
 _CONSTANTS = """
@@ -57,7 +78,7 @@ def _sizes(op: CachedAttention) -> str:
   batch = Shape <start = 0, end = 1> (past_len)
   rows = Shape <start = 1, end = 2> (q)
   capacity = Shape <start = 2, end = 3> (k_cache)
-  row_end = Squeeze (rows, zeros)
+  row_end = Squeeze (rows)
   row = Range (zero, row_end, one)
   past = Unsqueeze (past_len, ones)
   count = Unsqueeze (row_count, ones)
@@ -81,23 +102,24 @@ def _heads(op: CachedAttention, split_heads: bool) -> str:
 """
 
 
-def _append(op: CachedAttention) -> str:
-    """Write k and v at ``past_len``; padded rows go to the scratch slot."""
-    text = f"""
+def _append_index(op: CachedAttention) -> str:
+    """Cache slots of new rows: at ``past_len``; padded rows go to the scratch slot."""
+    return f"""
   real = Less (row, count)
   scratch = Sub (capacity, ones)
   slot = Where (real, position, scratch)
 {selection.scatter_index("index", "slot", "rows", op)}
 """
+
+
+def _append(op: CachedAttention, out: str = "_out") -> str:
+    """Write k and v into the caches, ``k_cache{out}`` and ``v_cache{out}``."""
     if op.kv_dtype == "int8":
-        return text + _append_int8("k") + _append_int8("v")
-    return (
-        text
-        + """
-  k_cache_out = ScatterND (k_cache, index, k_rows)
-  v_cache_out = ScatterND (v_cache, index, v_rows)
+        return _append_int8("k") + _append_int8("v")
+    return f"""
+  k_cache{out} = ScatterND (k_cache, index, k_rows)
+  v_cache{out} = ScatterND (v_cache, index, v_rows)
 """
-    )
 
 
 def _append_int8(name: str) -> str:
@@ -191,14 +213,49 @@ def _dense_bias(op: CachedAttention) -> str:
 """
 
 
-def _dense(op: CachedAttention, y: str) -> str:
+def _one_row_or_many(op: CachedAttention) -> str:
+    """Dense attention by ``GroupQueryAttention`` for one row a slot, else as ever.
+
+    The kernel appends too, at the slot after ``past_len`` keys (idle slots write behind their end).
+    """
+    cache = f"float[B,{op.num_kv_heads},S,{op.head_dim}]"
+    y = f"float[B,n,{op.num_heads * op.head_dim}]"
+    heads = f"num_heads = {op.num_heads}, kv_num_heads = {op.num_kv_heads}"
+    kernel = f"{CONTRIB}.GroupQueryAttention <{heads}, scale = {op.scale!r}>"
+    return f"""
+  one_row = Equal (row_end, one)
+  dense_total = Where (one_row, one, total)
+{_dense_bias(op)}
+  longest_past = ReduceMax <keepdims = 0> (past_len)
+  longest_end = Add (longest_past, one)
+  all_keys = Cast <to = 6> (longest_end)
+  last_key = Cast <to = 6> (past_len)
+  flat_shape = Constant <value = int64[3] {{0, 0, -1}}> ()
+  y, k_cache_out, v_cache_out = If (one_row) <
+    then_branch = kernel () => ({y} kernel_y, {cache} kernel_k, {cache} kernel_v) {{
+  q_wide = Reshape (q_rows, flat_shape)
+  k_wide = Reshape (k_rows, flat_shape)
+  v_wide = Reshape (v_rows, flat_shape)
+  kernel_y, kernel_k, kernel_v = {kernel} (
+    q_wide, k_wide, v_wide, k_cache, v_cache, last_key, all_keys)
+    }},
+    else_branch = rows () => ({y} rows_y, {cache} k_cache_rows, {cache} v_cache_rows) {{
+{_append(op, "_rows")}
+{_queries(op)}
+{_dense(op, "rows_y", "_rows")}
+    }}
+  >
+"""
+
+
+def _dense(op: CachedAttention, y: str, out: str = "_out") -> str:
     """Attention over the part of the cache in use."""
     if op.kv_dtype == "int8":
         read = _dequantized("k", "keys") + _dequantized("v", "values")
     else:
-        read = """
-  dense_keys = Slice (k_cache_out, zeros, dense_total_1d, twos)
-  dense_values = Slice (v_cache_out, zeros, dense_total_1d, twos)
+        read = f"""
+  dense_keys = Slice (k_cache{out}, zeros, dense_total_1d, twos)
+  dense_values = Slice (v_cache{out}, zeros, dense_total_1d, twos)
 """
     return read + _scores("dense") + _weigh_by_rows("dense") + _output("dense", y)
 

@@ -14,9 +14,9 @@ def scatter_index(name: str, place: str, count: str, op: CachedAttention) -> str
     """ScatterND index ``[B, count, Hkv, 3]`` = (b, h, ``place [B, count]``)."""
     n = name
     return f"""
-  {n}_batch_end = Squeeze (batch, zeros)
+  {n}_batch_end = Squeeze (batch)
   {n}_b = Range (zero, {n}_batch_end, one)
-  {n}_kv_end = Squeeze (kv_count, zeros)
+  {n}_kv_end = Squeeze (kv_count)
   {n}_h = Range (zero, {n}_kv_end, one)
   {n}_b_axes = Constant <value = int64[3] {{1, 2, 3}}> ()
   {n}_h_axes = Constant <value = int64[3] {{0, 1, 3}}> ()

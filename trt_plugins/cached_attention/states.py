@@ -12,6 +12,15 @@ from selfdraft.trt_plugins.cached_attention.contract import CachedAttention
 LayerStates = dict[str, NDArray[Any]]
 """States by the names of ``op.states``, in that order."""
 
+STATE_DIMS: dict[str, tuple[str | int, ...]] = {
+    "k_cache": ("batch", "heads", "capacity", "head_dim"),
+    "v_cache": ("batch", "heads", "capacity", "head_dim"),
+    "k_scale": ("batch", "heads", "capacity"),
+    "v_scale": ("batch", "heads", "capacity"),
+    "summary": ("batch", "heads", "blocks", "vectors", "head_dim"),
+}
+"""What the axes of each state count."""
+
 
 def empty_states(
     op: CachedAttention, *, batch: int, capacity: int, fp32_as: type[np.floating[Any]] = np.float32

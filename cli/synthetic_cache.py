@@ -1,0 +1,130 @@
+"""Caches filled with stated random content, for measurements that need a length but no prompt.
+
+Keys of a block are standard normal around a centre of its own, times the block's scale. Blocks of a
+larger scale have a larger spread and so win with nearly every query: with ``block_spread`` 0.35
+rows share about nine blocks in ten, with 0 each row chooses for itself. Summaries are those of the
+keys as stored. What a model makes of such a cache means nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from selfdraft.manifest import BLOCK_TOKENS, Manifest
+from selfdraft.runtime.backend import Backend, States
+from selfdraft.runtime.slot_cache import SlotCache
+from selfdraft.trt_plugins.cached_attention.contract import CachedAttention
+from selfdraft.trt_plugins.cached_attention.from_manifest import layer_ops, mtp_op
+from selfdraft.trt_plugins.cached_attention.int8_kv import dequantise, quantise
+from selfdraft.trt_plugins.cached_attention.summaries import refresh
+
+POOL_BLOCKS = 32
+"""Blocks of noise drawn once and repeated; centres and scales are drawn for every block."""
+CENTRE = 0.125
+"""Standard deviation of a block's centre: what the mean of 64 independent keys has."""
+PIECE = 64
+"""Blocks made at a time."""
+
+FloatArray = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Content:
+    """What a cache is filled with."""
+
+    block_spread: float = 0.35
+    """Standard deviation of the blocks' scales around 1."""
+    seed: int = 0
+
+    def described(self) -> str:
+        """One line for a record."""
+        return (
+            f"standard normal values; keys around a centre per block (std {CENTRE}), times a scale "
+            f"per block of 1 ± {self.block_spread}; seed {self.seed}"
+        )
+
+
+def filled_cache(
+    backend: Backend, states: States, *, length: int, content: Content, slot: int = 0
+) -> SlotCache:
+    """Fill a slot's states up to ``length`` rows; the cache that a loop can ``restore``.
+
+    Its tokens are random; the last one is in no cache yet. The arrays are the states themselves
+    where the backend keeps them on the host.
+    """
+    manifest = backend.manifest
+    lengths = {"backbone": length, "mtp": length if manifest.has_mtp else 0}
+    arrays = backend.export_states(states, slot=slot, lengths=lengths)
+    random = np.random.default_rng(content.seed)
+    for prefix, op in _layers(manifest):
+        own = {name: arrays[prefix.format(name)] for name in op.states}
+        _fill_layer(op, own, random, length=length, spread=content.block_spread)
+    backend.import_states(states, slot=slot, lengths=lengths, arrays=arrays)
+    tokens = random.integers(manifest.model.vocab_size, size=length + 1)
+    return SlotCache(
+        tokens=tuple(tokens.tolist()),
+        cached=length,
+        drafter_cached=lengths["mtp"],
+        prompt_rows=length,
+        prefill="dense",
+        arrays=arrays,
+    )
+
+
+def _layers(manifest: Manifest) -> list[tuple[str, CachedAttention]]:
+    """Pattern of the state names of each layer, and its op."""
+    model, plan, kv = manifest.model, manifest.attention, manifest.precision.kv
+    ops = layer_ops(model, plan, kv_dtype=kv)
+    layers = [(f"backbone.{{}}_{index}", op) for index, op in enumerate(ops)]
+    if model.mtp:
+        layers.append(("mtp.{}_0", mtp_op(model, plan, kv_dtype=kv)))
+    return layers
+
+
+def _fill_layer(
+    op: CachedAttention,
+    states: Mapping[str, NDArray[Any]],
+    random: np.random.Generator,
+    *,
+    length: int,
+    spread: float,
+) -> None:
+    heads, d = op.num_kv_heads, op.head_dim
+    noise = random.standard_normal((heads, POOL_BLOCKS, BLOCK_TOKENS, d), dtype=np.float32)
+    blocks = -(-length // BLOCK_TOKENS)
+    scale = np.maximum(1 + spread * random.standard_normal((heads, blocks, 1, 1)), 0.1)
+    centre = CENTRE * random.standard_normal((heads, blocks, 1, d), dtype=np.float32)
+    for first in range(0, blocks, PIECE):
+        piece = slice(first, min(first + PIECE, blocks))
+        drawn = noise[:, np.arange(piece.start, piece.stop) % POOL_BLOCKS]
+        keys = ((drawn + centre[:, piece]) * scale[:, piece]).astype(np.float32)
+        _store(op, states, "k", keys, start=first * BLOCK_TOKENS)
+        _store(op, states, "v", drawn, start=first * BLOCK_TOKENS)
+    if op.summary_vectors:
+        stored = states["k_cache"]
+        if op.kv_dtype == "int8":
+            stored = dequantise(stored, states["k_scale"])
+        refresh(op, states["summary"], stored, blocks=range(blocks), length=length)
+
+
+def _store(
+    op: CachedAttention,
+    states: Mapping[str, NDArray[Any]],
+    name: str,
+    values: FloatArray,
+    *,
+    start: int,
+) -> None:
+    """Write ``values [Hkv, blocks, 64, d]`` from token ``start`` on, as far as the cache goes."""
+    cache = states[f"{name}_cache"]
+    rows = values.reshape(op.num_kv_heads, -1, op.head_dim)[:, : cache.shape[1] - start]
+    end = start + rows.shape[1]
+    if op.kv_dtype == "int8":
+        cache[:, start:end], states[f"{name}_scale"][:, start:end] = quantise(rows)
+    else:
+        cache[:, start:end] = rows

@@ -1,0 +1,1 @@
+"""Wordings of ``selfdraft eval`` as data."""

@@ -1,0 +1,58 @@
+"""What one slot holds: tokens, committed lengths, and the used part of every state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from selfdraft.manifest import BLOCK_TOKENS, Dim
+
+PrefillAttention = Literal["dense", "sparse"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotCache:
+    """A slot between requests. ``arrays`` may be views: copy or write them before the next step."""
+
+    tokens: tuple[int, ...]
+    """Prompt and reply so far; the last one may be in no cache yet."""
+    cached: int
+    """Leading tokens in the backbone's cache."""
+    drafter_cached: int
+    """Rows of the MTP head's cache."""
+    prompt_rows: int
+    """Leading rows that a prefill computed, the others come from decode steps."""
+    prefill: PrefillAttention
+    """How prompts were computed."""
+    arrays: Mapping[str, NDArray[Any]]
+    """Each state by the manifest's name, without the slot axis, cut to the length used."""
+
+    @property
+    def lengths(self) -> dict[str, int]:
+        """Committed length of each graph's states."""
+        return {"backbone": self.cached, "mtp": self.drafter_cached}
+
+
+def used_part(
+    array: NDArray[Any], dims: tuple[Dim, ...], *, slot: int, length: int
+) -> NDArray[Any]:
+    """View of one slot's first ``length`` tokens in a state with the symbolic shape ``dims``.
+
+    A block of which a part is used is used; a state without tokens (recurrent) is used whole.
+    """
+    parts: dict[Dim, int | slice] = {
+        "batch": slot,
+        "capacity": slice(length),
+        "blocks": slice(-(-length // BLOCK_TOKENS)),
+    }
+    return array[tuple(parts.get(dim, slice(None)) for dim in dims)]
+
+
+def write_part(part: NDArray[Any], value: NDArray[Any]) -> None:
+    """Fill ``part``, a view made by ``used_part``; floats may change their width."""
+    assert part.shape == value.shape, (part.shape, value.shape)
+    np.copyto(part, value, casting="same_kind")

@@ -1,0 +1,88 @@
+"""Checking decode steps against dense attention while they run.
+
+Before a step, its first row runs once more with every block; then the step itself runs as ever.
+It writes the same cache slots and recomputes the summaries that it touches, so nothing of the
+dense row stays, as nothing of a rejected draft does: an audit changes no token.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from selfdraft.errors import ConfigError
+from selfdraft.runtime.attention_record import sparse_layers
+from selfdraft.runtime.backend import BackboneOutput, Backend, FloatArray, States
+from selfdraft.runtime.divergence import divergence
+from selfdraft.runtime.slots import SlotTable, StepArrays
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditPoint:
+    """One decode step against dense attention."""
+
+    position: int
+    """Absolute position of the row compared."""
+    kl: float
+    """KL(dense || sparse) of its next-token distribution, in nats."""
+    same_top: bool
+    """Both find the same token likeliest."""
+
+
+class StepAudit:
+    """Compares every ``every``-th decode step of each slot. Raises ``ConfigError``."""
+
+    def __init__(self, backend: Backend, states: States, slots: SlotTable, *, every: int) -> None:
+        if every < 1:
+            raise ConfigError(f"audit_every is {every}", hint="give it a value from 1")
+        if not sparse_layers(backend.manifest):
+            raise ConfigError(
+                "audit_every compares sparse with dense attention, and every layer of this "
+                "bundle is dense",
+                hint="leave it out, or export with --attention sparse",
+            )
+        self._backend = backend
+        self._states = states
+        self._slots = slots
+        self._every = every
+        self._arrays = StepArrays(slots.batch, num_rows=1, num_logit_rows=1)
+        self._arrays.step.attend_all[:] = 1
+        self._dense: dict[int, FloatArray] = {}
+        self.seconds = 0.0
+        """Time spent so far."""
+
+    def run_dense(self, active: Sequence[int], steps: Sequence[int]) -> None:
+        """Run the first row of the coming step densely in every slot that is due.
+
+        ``active`` slots and the ``steps`` each has taken. Call it right before the step.
+        """
+        due = [s for s, taken in zip(active, steps, strict=True) if taken % self._every == 0]
+        self._dense = {}
+        if not due:
+            return
+        started = time.perf_counter()
+        step = self._arrays.step
+        step.past_len[:] = self._slots.cached
+        step.row_count[:] = 0
+        step.row_count[due] = 1
+        for slot in due:
+            self._arrays.input_ids[slot, 0] = self._slots.tokens[slot][-1]
+        output = self._backend.run_backbone(self._states, step, self._arrays.input_ids)
+        rows = self._backend.read_rows(output.logits, [(slot, 0) for slot in due])
+        self._dense = dict(zip(due, rows, strict=True))
+        self.seconds += time.perf_counter() - started
+
+    def compare(self, output: BackboneOutput) -> dict[int, AuditPoint]:
+        """The step's ``output`` against what ``run_dense`` found, by slot."""
+        if not self._dense:
+            return {}
+        started = time.perf_counter()
+        sparse = self._backend.read_rows(output.logits, [(slot, 0) for slot in self._dense])
+        points = {}
+        for (slot, dense), row in zip(self._dense.items(), sparse, strict=True):
+            found = divergence(dense, row)
+            position = len(self._slots.tokens[slot]) - 1
+            points[slot] = AuditPoint(position=position, kl=found.kl, same_top=found.same_top)
+        self.seconds += time.perf_counter() - started
+        return points
