@@ -268,6 +268,13 @@ class Manifest:
                 f"attention plans {planned} layers, the model has {self.model.num_layers}"
             )
 
+    def __post_init__(self) -> None:
+        for token_id in self.text.eos_ids:
+            if not 0 <= token_id < self.model.vocab_size:
+                raise ValueError(
+                    f"text.eos_ids has {token_id}, the model {self.model.vocab_size} tokens"
+                )
+
     @property
     def has_mtp(self) -> bool:
         """Whether the bundle can draft for itself."""
