@@ -174,7 +174,8 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     evaluator = Evaluator(args.folder)
     report: dict[str, object] = {
-        "acceptance": acceptance(evaluator, list(heldout_chats(args.seed, args.num)))
+        "seed": args.seed,
+        "acceptance": acceptance(evaluator, list(heldout_chats(args.seed, args.num))),
     }
     if args.needles:
         report["needle"] = {length: needle_score(evaluator, length=length, number=args.needles, seed=args.seed)

@@ -44,7 +44,7 @@ of the rows). {start}
 h_p taken before `model.norm`, at position p; nothing is zeroed at position 0. Recycled hidden for
 later drafts: the output after `final_layernorm`.
 
-## Measured (greedy, held-out combinations of the same generators; `python -m demo.evaluate`)
+## Measured (greedy, held-out combinations of the same generators; `python -m demo.evaluate demo/{folder} --seed {seed}`)
 
 | figure | value |
 |---|---|
@@ -92,7 +92,7 @@ def write_cards(folder: Path, report: dict[str, Any], command: str, start: str) 
     text = CARD.format(
         name="early demo" if early else "demo", parameters=parameters, layers=config["num_hidden_layers"],
         hidden=config["hidden_size"], heads=config["num_attention_heads"], kv_heads=config["num_key_value_heads"],
-        positions=config["max_position_embeddings"], command=command, start=start, digest=digest, figures=figure_rows(report),
+        positions=config["max_position_embeddings"], command=command, start=start, digest=digest, folder=folder.name, seed=report["seed"], figures=figure_rows(report),
         banner_limits="Trained briefly on purpose: it rejects many drafts and nearly all its answers are wrong." if early
         else "It knows only the topics named in `demo_card.json`.",
     )  # fmt: skip

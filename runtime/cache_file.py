@@ -129,12 +129,13 @@ def load_cache(path: Path, manifest: Manifest) -> SavedCache:
     return SavedCache(slot=_slot(path, header), extra=_extra(metadata))
 
 
+_LENGTHS = ("cached", "drafter_cached", "prompt_rows")
+
+
 def _slot(path: Path, header: _Header) -> SlotCache:
     arrays = header.arrays()
     prefill = header.metadata.get("prefill")
-    lengths = [
-        header.metadata.get(name, "") for name in ("cached", "drafter_cached", "prompt_rows")
-    ]
+    lengths = [header.metadata.get(name, "") for name in _LENGTHS]
     tokens = arrays.pop(TOKENS, None)
     plain = tokens is not None and tokens.dtype == np.int64 and tokens.ndim == 1
     if not plain or not all(n.isdecimal() for n in lengths) or prefill not in ("dense", "sparse"):

@@ -69,6 +69,8 @@ class DecodeLoop:
             "context_length", context_length, limits.context_length, 2, limits.context_length
         )
         self.prefill_attention = checked_prefill_attention(backend.manifest, prefill_attention)
+        sparse = backend.manifest.attention is not None
+        self._prompts_differ = sparse and self.prefill_attention == "dense"
         usual_rows = limits.prefill_rows
         if self.prefill_attention == "sparse":
             usual_rows = min(usual_rows, SPARSE_CHUNK_ROWS)
@@ -127,9 +129,8 @@ class DecodeLoop:
             slot,
             token_ids,
             drafting=self.drafts > 0,
-            # Prompts attend densely, decode steps of a sparse bundle do not.
-            prompt_rows_only=self._backend.manifest.attention is not None
-            and self.prefill_attention == "dense",
+            # Prompts attend densely here, decode steps of a sparse bundle do not.
+            prompt_rows_only=self._prompts_differ,
         )
 
     def reset(self, slot: int) -> None:
@@ -243,6 +244,10 @@ class DecodeLoop:
             run.decode_s += elapsed
         return events
 
+    def _check_idle(self, slot: int) -> None:
+        if self._slots.live[slot]:
+            raise ConfigError(f"slot {slot} is generating", hint="cancel or finish it first")
+
     @contextlib.contextmanager
     def _cancelled_on_error(self, slots: Iterable[int]) -> Iterator[None]:
         """A slot left live halfway would decode from a wrong state, or stay busy for ever."""
@@ -252,10 +257,6 @@ class DecodeLoop:
             for slot in slots:
                 self.cancel(slot)
             raise
-
-    def _check_idle(self, slot: int) -> None:
-        if self._slots.live[slot]:
-            raise ConfigError(f"slot {slot} is generating", hint="cancel or finish it first")
 
     def _check(self, slot: int, request: Request) -> None:
         if not 0 <= slot < self.batch:

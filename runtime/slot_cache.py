@@ -25,7 +25,7 @@ class SlotCache:
     drafter_cached: int
     """Rows of the MTP head's cache."""
     prompt_rows: int
-    """Leading rows that a prefill computed, the others come from decode steps."""
+    """Leading rows that a prefill computed; later ones come from decode steps."""
     prefill: PrefillAttention
     """How prompts were computed."""
     arrays: Mapping[str, NDArray[Any]]

@@ -267,8 +267,6 @@ class Manifest:
             raise ValueError(
                 f"attention plans {planned} layers, the model has {self.model.num_layers}"
             )
-
-    def __post_init__(self) -> None:
         for token_id in self.text.eos_ids:
             if not 0 <= token_id < self.model.vocab_size:
                 raise ValueError(

@@ -9,7 +9,7 @@ from demo.data import texts
 from demo.model import DemoModel
 from demo.render import Renderer
 from demo.tokenizer import train_tokenizer
-from demo.train import BASE, POLISH, Phase, new_model, train
+from demo.train import BASE, POLISH, Phase, new_model, round_weights, train
 
 
 def short_run(steps: int) -> tuple[DemoModel, list[float]]:
@@ -79,3 +79,10 @@ def sequential_drafts(model: DemoModel, ids: torch.Tensor, slot: int) -> list[to
         if position >= slot:
             states.append(recycled)
     return states
+
+
+def test_polish_stage_continues_from_rounded_weights() -> None:
+    model = new_model("tiny", seed=2)
+    round_weights(model)
+    for parameter in model.parameters():
+        assert torch.equal(parameter, parameter.to(torch.bfloat16).float())
