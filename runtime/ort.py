@@ -105,11 +105,11 @@ class OrtBackend:
         ``profile``: prefix of an ONNX Runtime profile, written by ``end_profiling``.
         Raises ``DeviceError`` without onnxruntime, ``BundleError`` when a graph does not load.
         """
+        self._threads = _checked_threads(threads)
+        check_graph_names(manifest)
         check_attention(manifest)
         ort = _onnxruntime()
         self._manifest = manifest
-        self._threads = _checked_threads(threads)
-        check_graph_names(manifest)
         self._embedding = HostTensor.of(_load_embedding(bundle, manifest))
         self._sessions = {
             name: _open_session(

@@ -267,6 +267,11 @@ class Manifest:
             raise ValueError(
                 f"attention plans {planned} layers, the model has {self.model.num_layers}"
             )
+        for token_id in self.text.eos_ids:
+            if not 0 <= token_id < self.model.vocab_size:
+                raise ValueError(
+                    f"text.eos_ids has {token_id}, the model {self.model.vocab_size} tokens"
+                )
 
     @property
     def has_mtp(self) -> bool:

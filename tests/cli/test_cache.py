@@ -179,4 +179,5 @@ def test_states_move_between_engines(sparse_bundle: Path, tmp_path: Path) -> Non
         loop = DecodeLoop(engine, drafts=1, context_length=256)
         loop.restore(0, load_cache(tmp_path / "t.cache", manifest).slot)
         assert turn(loop, going_on) == expected
-        assert loop.result(0).reused_tokens > len(prompt)
+        # Decode steps were sparse; the reply is computed anew as the prompt it is now.
+        assert loop.result(0).reused_tokens == len(prompt)

@@ -104,3 +104,9 @@ def test_impossible_number_of_threads_is_refused(tiny: ModuleType, threads: int)
 
     with pytest.raises(ConfigError, match=f"threads is {threads}"):
         OrtBackend(Path("none"), tiny.manifest(tiny.model_spec()), threads=threads)
+
+
+@pytest.mark.parametrize("token_id", [-1, 64, 10**20])
+def test_end_token_outside_the_vocabulary_is_refused(tiny: ModuleType, token_id: int) -> None:
+    with pytest.raises(ValueError, match=f"eos_ids has {token_id}"):
+        tiny.manifest(tiny.model_spec(), eos_ids=(token_id,))
