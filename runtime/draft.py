@@ -68,7 +68,7 @@ class MtpDrafter:
     ) -> list[list[int]]:
         """The first ``depths[b]`` drafts of each slot b."""
         output = self.catch_up(hidden, num_rows)
-        columns = []
+        chains: list[list[int]] = [[] for _ in depths]
         for link in range(1, max(depths)):
             step = self._link.fill(
                 past_len=[cached + link - 1 for cached in self._slots.drafter_cached],
@@ -77,13 +77,15 @@ class MtpDrafter:
             )
             following = self._backend.run_mtp(self._states, step, output.draft_ids, output.hidden)
             # Read only now: the next link runs meanwhile where the backend works ahead.
-            columns.append(self._newest(output))
+            self._lengthen(chains, output)
             output = following
-        columns.append(self._newest(output))
-        chains = zip(*columns, strict=True)
-        return [list(chain[:depth]) for chain, depth in zip(chains, depths, strict=True)]
+        self._lengthen(chains, output)
+        for chain, depth in zip(chains, depths, strict=True):
+            del chain[depth:]
+        return chains
 
-    def _newest(self, output: MtpOutput) -> list[int]:
-        """The draft of each slot."""
-        drafts: list[int] = self._backend.to_host(output.draft_ids).ravel().tolist()
-        return drafts
+    def _lengthen(self, chains: list[list[int]], output: MtpOutput) -> None:
+        """Add the newest draft of each slot to its chain."""
+        newest = self._backend.to_host(output.draft_ids).tolist()  # [B, 1]
+        for chain, drafts in zip(chains, newest, strict=True):
+            chain += drafts
