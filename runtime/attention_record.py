@@ -44,6 +44,10 @@ class StepBlocks(NamedTuple):
     in_use: int
 
 
+NO_BLOCKS = StepBlocks(0, 0)
+"""Every step of a bundle whose layers are all dense."""
+
+
 def sparse_layers(manifest: Manifest) -> tuple[int, ...]:
     """Backbone layers whose attention selects blocks."""
     plan = manifest.attention
@@ -90,6 +94,8 @@ class BlockCounter:
         Raises ``DeviceError`` when the engine does not tell for each sparse layer of the bundle:
         nothing would show then whether it ran dense.
         """
+        if output.blocks_read is None and not self._layers:
+            return NO_BLOCKS
         found = [] if output.blocks_read is None else output.blocks_read.tolist()
         if len(found) != self._layers:
             raise DeviceError(
@@ -98,6 +104,6 @@ class BlockCounter:
                 hint="export the bundle again with this selfdraft, or use --backend reference",
             )
         if not found:
-            return StepBlocks(0, 0)
+            return NO_BLOCKS
         longest = max((step.past_len + step.row_count).tolist())
         return StepBlocks(sum(found), self._layers * -(-longest // BLOCK_TOKENS))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
-import numpy as np
-
-from selfdraft.runtime.backend import Backend, DeviceTensor, IntArray, MtpOutput, States
+from selfdraft.runtime.backend import Backend, DeviceTensor, MtpOutput, States
 from selfdraft.runtime.slots import SlotTable, StepArrays, StepPool
 
 
@@ -17,25 +16,27 @@ class Drafter(Protocol):
         """Take in the newest rows of the target: ``hidden [B, num_rows, H]`` of its last pass."""
         ...
 
-    def propose(self, hidden: DeviceTensor, num_rows: int, depths: IntArray) -> IntArray:
-        """Catch up, then draft ``depths [B]`` tokens: ``[B, K]``, valid until the next call."""
+    def propose(
+        self, hidden: DeviceTensor, num_rows: int, depths: Sequence[int]
+    ) -> list[list[int]]:
+        """Catch up, then draft ``depths[b]`` tokens for each slot b."""
         ...
 
 
 class MtpDrafter:
-    """Chains of up to ``depth`` drafts from the single MTP head, fed with its own output.
+    """Chains of drafts from the single MTP head, fed with its own output.
 
     Row p of the head pairs the target's hidden state at p with token p + 1. Rows written by a
     chain lie behind ``drafter_cached`` and are overwritten by the next ``catch_up``.
     """
 
-    def __init__(self, backend: Backend, states: States, slots: SlotTable, *, depth: int) -> None:
+    def __init__(self, backend: Backend, states: States, slots: SlotTable) -> None:
         self._backend = backend
         self._states = states
         self._slots = slots
         self._catch_up_arrays = StepPool(slots.batch)
         self._link = StepArrays(slots.batch, num_rows=1, num_logit_rows=1)
-        self._drafts: IntArray = np.zeros((slots.batch, depth), dtype=np.int64)
+        self._all_sparse = [0] * slots.batch
 
     def catch_up(self, hidden: DeviceTensor, num_rows: int) -> MtpOutput:
         """Run the head over the rows that the target has and it has not.
@@ -45,35 +46,46 @@ class MtpDrafter:
         """
         slots = self._slots
         arrays = self._catch_up_arrays.get(num_rows)
-        step = arrays.step
-        np.copyto(step.past_len, slots.drafter_cached)
-        np.copyto(step.attend_all, slots.attend_all)
-        np.subtract(slots.cached, slots.drafter_cached, out=step.row_count)
-        np.multiply(step.row_count, slots.live, out=step.row_count)
-        for slot, count in enumerate(step.row_count.tolist()):
-            assert count <= num_rows, "the target ran twice without a catch-up"
-            if count:
-                start = int(slots.drafter_cached[slot]) + 1
-                arrays.input_ids[slot, :count] = slots.tokens[slot][start : start + count]
-                step.row_index[slot, 0] = count - 1
-            else:
-                step.row_index[slot, 0] = 0
+        counts = [0] * slots.batch
+        for slot, live in enumerate(slots.live):
+            start, end = slots.drafter_cached[slot], slots.cached[slot]
+            if not live or start == end:
+                continue
+            assert end - start <= num_rows, "the target ran twice without a catch-up"
+            counts[slot] = end - start
+            arrays.input_ids[slot, : end - start] = slots.tokens[slot][start + 1 : end + 1]
+        arrays.ask_last_rows(counts)
+        step = arrays.fill(
+            past_len=slots.drafter_cached, row_count=counts, attend_all=slots.attend_all
+        )
         output = self._backend.run_mtp(self._states, step, arrays.input_ids, hidden)
-        slots.drafter_cached += step.row_count
+        for slot, count in enumerate(counts):
+            slots.drafter_cached[slot] += count
         return output
 
-    def propose(self, hidden: DeviceTensor, num_rows: int, depths: IntArray) -> IntArray:
-        """Drafts ``[B, K]``, the first ``depths[b]`` of each slot; valid until the next call."""
+    def propose(
+        self, hidden: DeviceTensor, num_rows: int, depths: Sequence[int]
+    ) -> list[list[int]]:
+        """The first ``depths[b]`` drafts of each slot b."""
         output = self.catch_up(hidden, num_rows)
-        step = self._link.step
-        np.copyto(step.past_len, self._slots.drafter_cached)
-        num_links = int(depths.max()) - 1
-        for link in range(num_links):
-            np.greater(depths, link + 1, out=step.row_count, casting="unsafe")
+        chains: list[list[int]] = [[] for _ in depths]
+        for link in range(1, max(depths)):
+            step = self._link.fill(
+                past_len=[cached + link - 1 for cached in self._slots.drafter_cached],
+                row_count=[int(depth > link) for depth in depths],
+                attend_all=self._all_sparse,
+            )
             following = self._backend.run_mtp(self._states, step, output.draft_ids, output.hidden)
             # Read only now: the next link runs meanwhile where the backend works ahead.
-            self._drafts[:, link] = self._backend.to_host(output.draft_ids)[:, 0]
+            self._lengthen(chains, output)
             output = following
-            np.add(step.past_len, 1, out=step.past_len)
-        self._drafts[:, num_links] = self._backend.to_host(output.draft_ids)[:, 0]
-        return self._drafts
+        self._lengthen(chains, output)
+        for chain, depth in zip(chains, depths, strict=True):
+            del chain[depth:]
+        return chains
+
+    def _lengthen(self, chains: list[list[int]], output: MtpOutput) -> None:
+        """Add the newest draft of each slot to its chain."""
+        newest = self._backend.to_host(output.draft_ids).tolist()  # [B, 1]
+        for chain, drafts in zip(chains, newest, strict=True):
+            chain += drafts

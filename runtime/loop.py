@@ -14,14 +14,13 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 
 import numpy as np
 
 from selfdraft.errors import ConfigError, ResourceError
 from selfdraft.manifest import MAX_STEP_ROWS, RESERVE_SLOTS, capacity_for
 from selfdraft.runtime.attention_record import BlockCounter
-from selfdraft.runtime.backend import BackboneOutput, Backend, DeviceTensor, FloatArray, IntArray
+from selfdraft.runtime.backend import BackboneOutput, Backend, DeviceTensor, FloatArray
 from selfdraft.runtime.draft import Drafter, MtpDrafter
 from selfdraft.runtime.prefill import SPARSE_CHUNK_ROWS, OnProgress, Prefill
 from selfdraft.runtime.request import Request
@@ -81,7 +80,7 @@ class DecodeLoop:
         self._slots = SlotTable(batch)
         self._drafter: Drafter | None = None
         if self.drafts:
-            self._drafter = MtpDrafter(backend, self._states, self._slots, depth=self.drafts)
+            self._drafter = MtpDrafter(backend, self._states, self._slots)
         self._prefill = Prefill(
             backend,
             self._states,
@@ -95,8 +94,6 @@ class DecodeLoop:
         if audit_every is not None:
             self._audit = StepAudit(backend, self._states, self._slots, every=audit_every)
         self._verify = _verify_arrays(batch, num_rows)
-        self._depths: IntArray = np.zeros(batch, dtype=np.int64)
-        self._no_drafts: IntArray = np.zeros((batch, 0), dtype=np.int64)
         self._synthetic = forced_acceptance is not None
         self._verdict: Verdict = accept_while_equal
         if forced_acceptance is not None:
@@ -113,7 +110,7 @@ class DecodeLoop:
     @property
     def active(self) -> tuple[int, ...]:
         """Slots with an unfinished request."""
-        return tuple(slot for slot, live in enumerate(self._slots.live.tolist()) if live)
+        return tuple(slot for slot, live in enumerate(self._slots.live) if live)
 
     def tokens(self, slot: int) -> tuple[int, ...]:
         """Every token of a slot, prompt and reply; all but the last are in the cache."""
@@ -146,13 +143,13 @@ class DecodeLoop:
         """What a slot between requests holds; its arrays are valid until the next step."""
         self._check_idle(slot)
         slots = self._slots
-        lengths = {"backbone": int(slots.cached[slot]), "mtp": int(slots.drafter_cached[slot])}
+        lengths = {"backbone": slots.cached[slot], "mtp": slots.drafter_cached[slot]}
         arrays = self._backend.export_states(self._states, slot=slot, lengths=lengths)
         return SlotCache(
             tokens=self.tokens(slot),
             cached=lengths["backbone"],
             drafter_cached=lengths["mtp"],
-            prompt_rows=int(slots.prompt_rows[slot]),
+            prompt_rows=slots.prompt_rows[slot],
             prefill=self.prefill_attention,
             arrays=arrays,
         )
@@ -201,7 +198,7 @@ class DecodeLoop:
             raise ConfigError("there is no request to begin", hint="give at least one")
         for slot, request in requests.items():
             self._check(slot, request)
-        if self._drafter and self._slots.live.any():
+        if self._drafter and any(self._slots.live):
             self._drafter.catch_up(self._hidden, self._hidden_rows)
         with self._cancelled_on_error(requests):
             for slot, request in requests.items():
@@ -229,9 +226,9 @@ class DecodeLoop:
             if self._audit:
                 self._audit.run_dense(active, [self._run(slot).steps for slot in active])
             output = self._run_target(active, drafts)
-            self._record(active, output)
+            self._record(active, drafts, output)
             for slot in active:
-                chain = self._deliver(slot, output, drafts[slot, : self._depths[slot]].tolist())
+                chain = self._deliver(slot, output, drafts[slot])
                 # The row of x_n and those of the accepted drafts are final.
                 self._slots.cached[slot] += len(chain)
                 events += chain
@@ -288,42 +285,42 @@ class DecodeLoop:
         assert run is not None
         return run
 
-    def _propose(self, active: Sequence[int]) -> IntArray:
-        """Set the depth of each slot, and draft: ``[B, K]`` (no columns without drafts)."""
-        depths = self._depths
-        depths[:] = 0
-        if self._drafter is None:
-            return self._no_drafts
+    def _propose(self, active: Sequence[int]) -> list[list[int]]:
+        """The drafts of each slot, none or more."""
+        depths = [0] * self.batch
         for slot in active:
             # Without new rows (a request joined meanwhile) the head has nothing to start from.
             if self._slots.cached[slot] > self._slots.drafter_cached[slot]:
                 depths[slot] = min(self.drafts, self._run(slot).tokens_left - 1)
-        if not depths.any():
-            return self._no_drafts
+        if self._drafter is None or not any(depths):
+            return [[] for _ in depths]
         return self._drafter.propose(self._hidden, self._hidden_rows, depths)
 
-    def _run_target(self, active: Sequence[int], drafts: IntArray) -> BackboneOutput:
+    def _run_target(self, active: Sequence[int], drafts: list[list[int]]) -> BackboneOutput:
         """Run the target over ``[x_n, d_1..d_K]`` of every active slot."""
-        slots, input_ids, step = self._slots, self._verify.input_ids, self._verify.step
+        slots, input_ids = self._slots, self._verify.input_ids
+        counts = [0] * self.batch
         for slot in active:
-            input_ids[slot, 0] = slots.tokens[slot][-1]
-        input_ids[:, 1 : 1 + drafts.shape[1]] = drafts
-        np.copyto(step.past_len, slots.cached)
-        np.add(self._depths, 1, out=step.row_count)
-        np.multiply(step.row_count, slots.live, out=step.row_count)
-        slots.attend_all *= ~slots.live
-        np.copyto(step.attend_all, slots.attend_all)
+            rows = [slots.tokens[slot][-1], *drafts[slot]]
+            input_ids[slot, : len(rows)] = rows
+            counts[slot] = len(rows)
+            slots.attend_all[slot] = 0
+        step = self._verify.fill(
+            past_len=slots.cached, row_count=counts, attend_all=slots.attend_all
+        )
         output = self._backend.run_backbone(self._states, step, input_ids)
         self._hidden, self._hidden_rows = output.hidden, input_ids.shape[1]
         return output
 
-    def _record(self, active: Sequence[int], output: BackboneOutput) -> None:
+    def _record(
+        self, active: Sequence[int], drafts: list[list[int]], output: BackboneOutput
+    ) -> None:
         """Count what the step just run has read, and take in its audit."""
         blocks = self._blocks.count(self._verify.step, output)
         points = self._audit.compare(output) if self._audit else {}
         for slot in active:
             run = self._run(slot)
-            run.rows += int(self._depths[slot]) + 1
+            run.rows += len(drafts[slot]) + 1
             run.blocks_read += blocks.read
             run.blocks_in_use += blocks.in_use
             if slot in points:
@@ -340,7 +337,7 @@ class DecodeLoop:
                 output.top_values[slot, row],
                 output.top_ids[slot, row],
                 position=position + row,
-                fetch_row=partial(self._fetch_row, output, slot, row),
+                fetch_row=lambda: self._fetch_row(output, slot, row),
             )
 
         chain = self._verdict(draw, drafts, position=position, end_ids=run.end_ids)

@@ -84,7 +84,16 @@ class Binding:
 
     io: Any
     inputs: dict[str, HostTensor]
+    """Buffers of its own, the embedding and no states."""
     outputs: dict[str, HostTensor]
+    rebound: dict[str, HostTensor] = field(default_factory=dict)
+    """Inputs that change their buffer between passes, as bound now."""
+
+    def rebind(self, name: str, tensor: HostTensor) -> None:
+        """Let the next pass read ``tensor``; costs little where it is bound already."""
+        if self.rebound.get(name) is not tensor:
+            self.io.bind_ortvalue_input(name, tensor.value)
+            self.rebound[name] = tensor
 
 
 class OrtBackend:
@@ -173,12 +182,12 @@ class OrtBackend:
         binding = self._bind("mtp", states, step, rows=rows, turn=self._turn)
         _fill(binding, step)
         if isinstance(input_ids, HostTensor):
-            binding.io.bind_ortvalue_input("input_ids", input_ids.value)
+            binding.rebind("input_ids", input_ids)
         else:
             ids = binding.inputs["input_ids"]
             ids.array[...] = input_ids
-            binding.io.bind_ortvalue_input("input_ids", ids.value)
-        binding.io.bind_ortvalue_input("hidden", hidden.value)
+            binding.rebind("input_ids", ids)
+        binding.rebind("hidden", hidden)
         self._run("mtp", binding)
         out = binding.outputs
         return MtpOutput(

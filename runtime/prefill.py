@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from selfdraft.runtime.backend import BackboneOutput, Backend, States
 from selfdraft.runtime.draft import Drafter
 from selfdraft.runtime.slot_cache import PrefillAttention
@@ -60,36 +58,38 @@ class Prefill:
 
         The head sees every chunk but the last, whose last row waits for the token to be drawn.
         """
-        left = np.zeros(self._slots.batch, dtype=np.int64)
+        left = [0] * self._slots.batch
         for slot in starting:
             left[slot] = len(self._slots.tokens[slot]) - self._slots.cached[slot]
-        total = int(left.sum())
+        total = sum(left)
         while True:
-            chunks = -(-left // self._chunk_rows)
-            counts = np.where(chunks == chunks.max(), np.minimum(left, self._chunk_rows), 0)
+            chunks = [-(-rows // self._chunk_rows) for rows in left]
+            counts = [
+                min(rows, self._chunk_rows) if own == max(chunks) else 0
+                for rows, own in zip(left, chunks, strict=True)
+            ]
             chunk = self._run_chunk(counts)
-            left -= counts
+            left = [rows - count for rows, count in zip(left, counts, strict=True)]
             if on_progress:
-                on_progress(total - int(left.sum()), total)
-            if not left.any():
+                on_progress(total - sum(left), total)
+            if not any(left):
                 return chunk
             if self._drafter:
                 self._drafter.catch_up(chunk.output.hidden, chunk.num_rows)
 
-    def _run_chunk(self, counts: np.ndarray[tuple[int], np.dtype[np.int64]]) -> LastChunk:
-        slots = self._slots
-        num_rows = int(counts.max())
+    def _run_chunk(self, counts: Sequence[int]) -> LastChunk:
+        slots, num_rows = self._slots, max(counts)
+        running = [slot for slot, count in enumerate(counts) if count]
         arrays = self._arrays.get(num_rows)
-        step = arrays.step
-        np.copyto(step.past_len, slots.cached)
-        np.copyto(step.row_count, counts)
-        np.multiply(counts > 0, self._attend_all, out=step.attend_all)
-        np.copyto(step.row_index[:, 0], np.maximum(counts - 1, 0))
-        for slot in np.flatnonzero(counts):
-            start, count = int(slots.cached[slot]), int(counts[slot])
+        for slot in running:
+            start, count = slots.cached[slot], counts[slot]
             arrays.input_ids[slot, :count] = slots.tokens[slot][start : start + count]
+        arrays.ask_last_rows(counts)
+        attend_all = [self._attend_all if count else 0 for count in counts]
+        step = arrays.fill(past_len=slots.cached, row_count=counts, attend_all=attend_all)
         output = self._backend.run_backbone(self._states, step, arrays.input_ids)
-        slots.cached += counts
-        np.copyto(slots.prompt_rows, slots.cached, where=counts > 0)
-        slots.attend_all[counts > 0] = self._attend_all
+        for slot in running:
+            slots.cached[slot] += counts[slot]
+            slots.prompt_rows[slot] = slots.cached[slot]
+            slots.attend_all[slot] = self._attend_all
         return LastChunk(output, num_rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -58,7 +59,7 @@ class RowSampler:
     def _draw(
         self, values: Row, ids: NDArray[np.int64], position: int, fetch_row: Callable[[], Row]
     ) -> int:
-        if not -np.inf < values[0] < np.inf:
+        if not math.isfinite(values.item(0)):
             raise DeviceError(
                 f"the logits at position {position} start with {values[0]}",
                 hint="check the bundle with: selfdraft verify BUNDLE",
@@ -69,7 +70,7 @@ class RowSampler:
             values, ids = top_candidates(row, len(values))
             return self._draw_from_row(row, values, ids, position)
         if self.law.greedy:
-            return int(ids[0])
+            return int(ids.item(0))
         rank = self._draw_rank(values, position)
         if rank is not None:
             return int(ids[rank])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from selfdraft.runtime.backend import IntArray, Step
 
@@ -19,13 +18,14 @@ class SlotTable:
 
     def __init__(self, batch: int) -> None:
         self.tokens: list[list[int]] = [[] for _ in range(batch)]
-        self.cached: IntArray = np.zeros(batch, dtype=np.int64)
-        self.drafter_cached: IntArray = np.zeros(batch, dtype=np.int64)
-        self.live: NDArray[np.bool_] = np.zeros(batch, dtype=bool)
+        # Lists, not arrays: right after an engine pass every NumPy call costs some 10 µs.
+        self.cached = [0] * batch
+        self.drafter_cached = [0] * batch
+        self.live = [False] * batch
         """Slots with an unfinished request."""
-        self.attend_all: IntArray = np.zeros(batch, dtype=np.int64)
+        self.attend_all = [0] * batch
         """1 where the newest rows belong to a prompt."""
-        self.prompt_rows: IntArray = np.zeros(batch, dtype=np.int64)
+        self.prompt_rows = [0] * batch
         """Leading rows that a prefill computed; those behind it come from decode steps."""
 
     @property
@@ -45,16 +45,16 @@ class SlotTable:
         cache depends on the token after it, and needs the hidden state of its own position.
         """
         common = _common_prefix(self.tokens[slot], tokens)
-        kept = min(int(self.cached[slot]), common, max(len(tokens) - 1, 0))
-        drafter_kept = min(int(self.drafter_cached[slot]), max(common - 1, 0))
+        kept = min(self.cached[slot], common, max(len(tokens) - 1, 0))
+        drafter_kept = min(self.drafter_cached[slot], max(common - 1, 0))
         if drafting:
             kept = min(kept, drafter_kept)
         if prompt_rows_only:
-            kept = min(kept, int(self.prompt_rows[slot]))
+            kept = min(kept, self.prompt_rows[slot])
         # Lengths first: a cache may hold less than the tokens, never more.
         self.cached[slot] = kept
         self.drafter_cached[slot] = min(drafter_kept, kept)
-        self.prompt_rows[slot] = min(int(self.prompt_rows[slot]), kept)
+        self.prompt_rows[slot] = min(self.prompt_rows[slot], kept)
         self.tokens[slot] = list(tokens)
         return kept
 
@@ -64,12 +64,29 @@ class StepArrays:
 
     def __init__(self, batch: int, *, num_rows: int, num_logit_rows: int) -> None:
         self.input_ids: IntArray = np.zeros((batch, num_rows), dtype=np.int64)
+        self._last_rows = [0] * batch
+        self._by_slot: IntArray = np.zeros(3 * batch, dtype=np.int64)
+        past_len, row_count, attend_all = self._by_slot.reshape(3, batch)
         self.step = Step(
-            past_len=np.zeros(batch, dtype=np.int64),
-            row_count=np.zeros(batch, dtype=np.int64),
-            attend_all=np.zeros(batch, dtype=np.int64),
+            past_len=past_len,
+            row_count=row_count,
+            attend_all=attend_all,
             row_index=np.zeros((batch, num_logit_rows), dtype=np.int64),
         )
+
+    def fill(
+        self, *, past_len: Sequence[int], row_count: Sequence[int], attend_all: Sequence[int]
+    ) -> Step:
+        """The step with these numbers, one for each slot; ``row_index`` stays as it is."""
+        self._by_slot[:] = [*past_len, *row_count, *attend_all]
+        return self.step
+
+    def ask_last_rows(self, row_count: Sequence[int]) -> None:
+        """Let each slot's one logit row be the last of its ``row_count``."""
+        last_rows = [max(count - 1, 0) for count in row_count]
+        if last_rows != self._last_rows:
+            self.step.row_index[:, 0] = last_rows
+            self._last_rows = last_rows
 
 
 class StepPool:
