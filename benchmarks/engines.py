@@ -126,6 +126,10 @@ class TimedEngine:
         """The backend's pass, timed."""
         return self._timed(self._backend.run_mtp, args)
 
+    def to_host(self, tensor: Any) -> Any:
+        """The backend's, called as directly as the loop would."""
+        return self._backend.to_host(tensor)
+
     def _timed(self, function: Any, args: tuple[Any, ...]) -> Any:
         start = self._clock()
         result = function(*args)

@@ -77,15 +77,13 @@ class MtpDrafter:
             )
             following = self._backend.run_mtp(self._states, step, output.draft_ids, output.hidden)
             # Read only now: the next link runs meanwhile where the backend works ahead.
-            self._lengthen(chains, output)
+            self._lengthen(chains, depths, output)
             output = following
-        self._lengthen(chains, output)
-        for chain, depth in zip(chains, depths, strict=True):
-            del chain[depth:]
+        self._lengthen(chains, depths, output)
         return chains
 
-    def _lengthen(self, chains: list[list[int]], output: MtpOutput) -> None:
-        """Add the newest draft of each slot to its chain."""
-        newest = self._backend.to_host(output.draft_ids).tolist()  # [B, 1]
-        for chain, drafts in zip(chains, newest, strict=True):
-            chain += drafts
+    def _lengthen(self, chains: list[list[int]], depths: Sequence[int], output: MtpOutput) -> None:
+        """Add the newest draft to the chain of each slot that wants one more."""
+        for slot, drafts in enumerate(self._backend.to_host(output.draft_ids).tolist()):  # [B, 1]
+            if len(chains[slot]) < depths[slot]:
+                chains[slot] += drafts

@@ -317,14 +317,14 @@ class DecodeLoop:
     ) -> None:
         """Count what the step just run has read, and take in its audit."""
         blocks = self._blocks.count(self._verify.step, output)
-        points = self._audit.compare(output) if self._audit else {}
         for slot in active:
             run = self._run(slot)
             run.rows += len(drafts[slot]) + 1
             run.blocks_read += blocks.read
             run.blocks_in_use += blocks.in_use
-            if slot in points:
-                run.audit.append(points[slot])
+        if self._audit:
+            for slot, point in self._audit.compare(output).items():
+                self._run(slot).audit.append(point)
 
     def _deliver(
         self, slot: int, output: BackboneOutput, drafts: Sequence[int]

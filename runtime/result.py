@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from selfdraft.runtime.attention_record import AttentionRecord
 from selfdraft.runtime.step_audit import AuditPoint
@@ -15,8 +15,7 @@ consumer that stopped."""
 Verification = Literal["greedy", "match"]
 
 
-@dataclass(frozen=True, slots=True)
-class TokenEvent:
+class TokenEvent(NamedTuple):
     """One delivered token."""
 
     token: int
