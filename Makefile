@@ -36,10 +36,10 @@ demo: $(VENV)/.demo
 	@$(VENV)/bin/selfdraft demo
 
 test: $(VENV)/.dev
-	$(RUN) pytest -m "not slow"
+	$(RUN) pytest -n 2 --dist loadfile -m "not slow"
 
 test-full: $(VENV)/.dev
-	$(RUN) pytest
+	$(RUN) pytest -n 2 --dist loadfile
 
 lint: $(VENV)/.dev
 	$(RUN) ruff check .
