@@ -116,8 +116,8 @@ class OrtBackend:
         """
         self._threads = _checked_threads(threads)
         check_graph_names(manifest)
-        check_attention(manifest)
         ort = _onnxruntime()
+        check_attention(manifest)
         self._manifest = manifest
         self._embedding = HostTensor.of(_load_embedding(bundle, manifest))
         self._sessions = {
