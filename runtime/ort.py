@@ -115,8 +115,8 @@ class OrtBackend:
         Raises ``DeviceError`` without onnxruntime, ``BundleError`` when a graph does not load.
         """
         self._threads = _checked_threads(threads)
-        check_graph_names(manifest)
         ort = _onnxruntime()
+        check_graph_names(manifest)
         check_attention(manifest)
         self._manifest = manifest
         self._embedding = HostTensor.of(_load_embedding(bundle, manifest))
