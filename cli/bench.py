@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -20,7 +20,6 @@ from selfdraft.cli.options import (
 from selfdraft.errors import ConfigError, ResourceError
 
 if TYPE_CHECKING:
-    from selfdraft.cli.bench_prompt import PromptSource
     from selfdraft.cli.measure import MeasureOptions
     from selfdraft.cli.session import Session
     from selfdraft.runtime.request import Request
@@ -156,7 +155,7 @@ def command(
         session,
         options,
         lengths,
-        tokens=tokens or DEFAULT_TOKENS,
+        tokens=tokens,
         prompt=prompt,
         prompt_file=prompt_file,
         as_json=json_output,
@@ -196,24 +195,46 @@ def _bench_prompt(
     options: MeasureOptions,
     lengths: tuple[int, ...] | None,
     *,
-    tokens: int,
+    tokens: int | None,
     prompt: str | None,
     prompt_file: Path | None,
     as_json: bool,
 ) -> None:
-    from selfdraft.cli.bench_prompt import choose_prompt
+    from selfdraft.cli.bench_prompt import choose_prompt, natural_prompts
 
     source = choose_prompt(session, prompt=prompt, file=prompt_file)
+    whole = tokens is None and lengths is None and options.forced_acceptance is None
+    tokens = tokens or DEFAULT_TOKENS
     lengths = lengths or (len(source.ids),)
     check_room(session, max(lengths) + tokens, f"{max(lengths)} prompt tokens and {tokens} more")
-    _bench(session, options, source, lengths, tokens=tokens, as_json=as_json)
+    if whole and source.name in ("example", "prompt"):
+        prompts = natural_prompts(session, source)
+        requests = [_request(ids, tokens, whole=True) for ids in prompts]
+        name = f"{source.name}, whole replies"
+        length = max(len(ids) for ids in prompts)
+        cases = [BenchCase(requests=requests, context=length, source=name)]
+    else:
+        cases = []
+        for length in lengths:
+            ids, name = source.at_length(length)
+            requests = [_request(ids, tokens, whole=False)]
+            cases.append(BenchCase(requests=requests, context=length, source=name))
+    _bench(session, options, cases, tokens=tokens, as_json=as_json)
+
+
+class BenchCase(NamedTuple):
+    """Requests that are measured together."""
+
+    requests: list[Request]
+    context: int
+    """Tokens of the longest prompt."""
+    source: str
 
 
 def _bench(
     session: Session,
     options: MeasureOptions,
-    source: PromptSource,
-    lengths: Sequence[int],
+    cases: Sequence[BenchCase],
     *,
     tokens: int,
     as_json: bool,
@@ -223,15 +244,19 @@ def _bench(
 
     head = _head(session)
     rows = []
-    for length in lengths:
-        ids, source_name = source.at_length(length)
+    for case in cases:
         with stage_progress(quiet=as_json) as on_stage:
             measured = compare(
                 session,
-                [_request(ids, tokens)],
+                case.requests,
                 options,
-                context=length + tokens,
+                context=case.context + tokens,
                 on_stage=on_stage,
+            )
+        if not all(series.step_s for series in measured):
+            raise ConfigError(
+                "the replies are one token long, there is no step to measure",
+                hint="give another --prompt, or a length: --tokens 64",
             )
         for series in measured:
             record = bench_record(
@@ -239,9 +264,9 @@ def _bench(
                 measured[0],
                 options,
                 head=head,
-                context=length,
+                context=case.context,
                 tokens=tokens,
-                prompt_source=source_name,
+                prompt_source=case.source,
             )
             if as_json:
                 print_json_line(record)
@@ -252,8 +277,8 @@ def _bench(
         say(table(rows, header=HEADER))
 
 
-def _request(ids: tuple[int, ...], tokens: int) -> Request:
-    """Greedy, and always ``tokens`` long."""
+def _request(ids: tuple[int, ...], tokens: int, *, whole: bool) -> Request:
+    """Greedy; ``whole``: up to the reply's own end, else always ``tokens`` long."""
     from selfdraft.runtime.request import Request
     from selfdraft.runtime.sampling import SamplingParams
 
@@ -261,7 +286,7 @@ def _request(ids: tuple[int, ...], tokens: int) -> Request:
         prompt_ids=ids,
         sampling=SamplingParams(temperature=0.0),
         max_tokens=tokens,
-        ignore_eos=True,
+        ignore_eos=not whole,
     )
 
 

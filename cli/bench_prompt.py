@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from selfdraft.cli.session import Session
 
 RANDOM_TOKENS = 64
+EXAMPLE_PROMPTS = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +47,14 @@ def choose_prompt(session: Session, *, prompt: str | None, file: Path | None) ->
     if text.examples and text.chat_template:
         return PromptSource(name="example", ids=_prompt_ids(session, text.examples[0]))
     return PromptSource(name="random", ids=_random_ids(session))
+
+
+def natural_prompts(session: Session, source: PromptSource) -> list[tuple[int, ...]]:
+    """Prompts whose replies end by themselves: the one given, or several of the examples."""
+    if source.name != "example":
+        return [source.ids]
+    examples = session.bundle.manifest.text.examples[:EXAMPLE_PROMPTS]
+    return [_prompt_ids(session, text) for text in examples]
 
 
 def _prompt_ids(session: Session, prompt: str) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from selfdraft.errors import ConfigError, ResourceError
 
 CHECKPOINT = Path("demo") / "checkpoint"
 STAMP = "demo.json"
+DEMO_NAME = "selfdraft demo model"
 
 
 def find_checkpoint(given: Path | None) -> Path:
@@ -58,7 +59,7 @@ def demo_bundle(checkpoint: Path, folder: Path, *, quiet: bool) -> Path:
             f"{folder} cannot be written: {error.strerror}", hint="set SELFDRAFT_HOME or --home"
         ) from None
     with stage_progress(quiet=quiet) as on_stage:
-        export_bundle(checkpoint, bundle, ExportOptions(overwrite=True), on_stage)
+        export_bundle(checkpoint, bundle, ExportOptions(overwrite=True, name=DEMO_NAME), on_stage)
     stamp.write_text(json.dumps(wanted), encoding="utf-8")
     return bundle
 

@@ -6,7 +6,9 @@ import hashlib
 import importlib.metadata
 import os
 import platform
+import shutil
 import subprocess
+import sys
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -80,3 +82,15 @@ def _cpu_model() -> str | None:
         return platform.processor() or None
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor() or None
+
+
+def program_name() -> str:
+    """What to type to run this program again: its name where the shell finds it, else its path."""
+    own = Path(sys.executable).with_name("selfdraft")
+    found = shutil.which("selfdraft")
+    if found is not None and Path(found) == own:
+        return "selfdraft"
+    if not own.exists():
+        return f"{sys.executable} -m selfdraft"
+    here = Path.cwd()
+    return str(own.relative_to(here)) if own.is_relative_to(here) else str(own)

@@ -70,7 +70,7 @@ def command(
         typer.Option(
             "--draft-vocab",
             metavar="N",
-            help="Tokens the MTP head drafts from; the output stays the same.",
+            help="Tokens the MTP head drafts from: cheaper drafts, fewer accepted, the same output.",
             show_default="all",
         ),
     ] = None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib.util
 import logging
 import os
 import resource
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import selfdraft
-from selfdraft.errors import ConfigError
+from selfdraft.errors import ConfigError, DeviceError
 from selfdraft.export.attention_options import coverage_notes
 from selfdraft.export.checkpoint import Checkpoint
 from selfdraft.export.draft_vocab import choose_draft_ids
@@ -167,6 +168,7 @@ def export_bundle(
     when disk space or the right to write is missing. Peak memory is one tensor as float32.
     """
     started = time.monotonic()
+    check_exporter()
     report = on_progress or (lambda stage, done, total: None)
     output = check_place(checkpoint_path, output, options)
     plan = plan_export(checkpoint_path, options)
@@ -186,6 +188,16 @@ def export_bundle(
         peak_rss_bytes=_peak_rss_bytes(),
         bytes_by_part=bytes_by_part([plan.embedding, plan.weights]),
     )
+
+
+def check_exporter() -> None:
+    """Raise ``DeviceError`` when the packages that trace graphs are missing."""
+    for name in ("torch", "onnx", "onnxscript", "onnx_ir"):
+        if importlib.util.find_spec(name) is None:
+            raise DeviceError(
+                f"{name} is not installed, export needs it",
+                hint="pip install 'selfdraft[export]'",
+            )
 
 
 def _write_parts(

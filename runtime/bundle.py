@@ -37,7 +37,7 @@ def open_bundle(path: Path, *, check_hashes: bool = True) -> Bundle:
     """
     path = Path(path)
     manifest = load_manifest(path)
-    mend = f"export it again: selfdraft export CHECKPOINT -o {path} (from {manifest.source.name})"
+    mend = f"export it again: selfdraft export CHECKPOINT -o {path} --overwrite (from {manifest.source.name})"
     for name in manifest.files:
         _check_name(path, name, mend)
     for name in _referenced(manifest):

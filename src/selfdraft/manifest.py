@@ -290,6 +290,19 @@ def manifest_to_json(manifest: Manifest) -> str:
     return json.dumps(dataclasses.asdict(manifest), indent=1, ensure_ascii=False) + "\n"
 
 
+def _no_bundle(path: Path) -> BundleError:
+    if (path / "config.json").is_file():
+        return BundleError(
+            f"{path} is not a bundle but a checkpoint",
+            hint=f"export it first: selfdraft export {path} -o BUNDLE",
+        )
+    what = f"{MANIFEST_NAME} is missing" if path.exists() else "there is no such folder"
+    return BundleError(
+        f"{path} is not a bundle: {what}",
+        hint="make one with: selfdraft export CHECKPOINT -o BUNDLE",
+    )
+
+
 def load_manifest(bundle: Path) -> Manifest:
     """Read and check ``bundle/manifest.json``.
 
@@ -301,10 +314,7 @@ def load_manifest(bundle: Path) -> Manifest:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
-        raise BundleError(
-            f"{bundle} is not a bundle: {MANIFEST_NAME} is missing",
-            hint="make one with: selfdraft export CHECKPOINT -o BUNDLE",
-        ) from None
+        raise _no_bundle(bundle) from None
     except (OSError, ValueError, RecursionError) as error:
         raise BundleError(
             f"{path} cannot be read: {error}", hint="export the bundle again"

@@ -1,0 +1,5 @@
+"""``python -m selfdraft``."""
+
+from selfdraft.cli.main import main
+
+main()
