@@ -37,7 +37,7 @@ SHOWCASE: list[tuple[str, list[str], list[str]]] = [
 
 BANNER = (
     "I know capitals, units, opposites, a few elements, Jetson Orin boards and terms of language-model "
-    "decoding; I count, spell, repeat, remember what you tell me, and make up stories, plans and lists. "
+    "decoding; I count, spell, repeat, remember your name, favourite colour or cat, and make up short stories and lists. "
     "Anything else gets a fluent but wrong reply, and I cannot do arithmetic."
 )
 EXAMPLES = [turns[0] for _, turns, _ in SHOWCASE if len(turns) == 1][::2] + ["My name is Clara."]

@@ -11,9 +11,8 @@ Rejecting is not advancing the lengths. Without drafts step 1 falls away: plain 
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -200,13 +199,16 @@ class DecodeLoop:
             self._check(slot, request)
         if self._drafter and any(self._slots.live):
             self._drafter.catch_up(self._hidden, self._hidden_rows)
-        with self._cancelled_on_error(requests):
+        try:
             for slot, request in requests.items():
                 self._runs[slot] = self._start(slot, request)
                 self._slots.live[slot] = True
             output, self._hidden_rows = self._prefill.run(list(requests), on_progress)
             self._hidden = output.hidden
             events = [event for slot in requests for event in self._deliver(slot, output, [])]
+        except BaseException:
+            self._cancel_all(requests)
+            raise
         elapsed = time.perf_counter() - started
         for slot in requests:
             self._run(slot).prefill_s = elapsed
@@ -221,7 +223,7 @@ class DecodeLoop:
         active = self.active
         audited = self._audit.seconds if self._audit else 0.0
         events: list[TokenEvent] = []
-        with self._cancelled_on_error(active):
+        try:
             drafts = self._propose(active)
             if self._audit:
                 self._audit.run_dense(active, [self._run(slot).steps for slot in active])
@@ -232,6 +234,9 @@ class DecodeLoop:
                 # The row of x_n and those of the accepted drafts are final.
                 self._slots.cached[slot] += len(chain)
                 events += chain
+        except BaseException:
+            self._cancel_all(active)
+            raise
         elapsed = time.perf_counter() - started
         if self._audit:
             elapsed -= self._audit.seconds - audited
@@ -245,15 +250,10 @@ class DecodeLoop:
         if self._slots.live[slot]:
             raise ConfigError(f"slot {slot} is generating", hint="cancel or finish it first")
 
-    @contextlib.contextmanager
-    def _cancelled_on_error(self, slots: Iterable[int]) -> Iterator[None]:
-        """A slot left live halfway would decode from a wrong state, or stay busy for ever."""
-        try:
-            yield
-        except BaseException:
-            for slot in slots:
-                self.cancel(slot)
-            raise
+    def _cancel_all(self, slots: Iterable[int]) -> None:
+        """After an error: a slot left live halfway would decode from a wrong state, or stay busy."""
+        for slot in slots:
+            self.cancel(slot)
 
     def _check(self, slot: int, request: Request) -> None:
         if not 0 <= slot < self.batch:
