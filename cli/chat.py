@@ -8,6 +8,7 @@ import typer
 
 from selfdraft.cli.options import (
     BackendOption,
+    BitExactOption,
     BundleArg,
     ChunkOption,
     ContextOption,
@@ -45,6 +46,7 @@ def command(
     stop_token: StopOption = None,
     chunk: ChunkOption = None,
     prefill: PrefillOption = "dense",
+    bit_exact: BitExactOption = False,
     save_cache: SaveCacheOption = None,
     load_cache: LoadCacheOption = None,
     backend: BackendOption = "ort",
@@ -88,6 +90,7 @@ def command(
         context=context,
         chunk=chunk,
         prefill=prefill,
+        bit_exact=bit_exact,
     )
     files = CacheFiles(load=load_cache, save=save_cache)
     view = ChatView(provenance=show_provenance, as_json=json_output)

@@ -10,6 +10,7 @@ import typer
 from selfdraft.cli.options import (
     AuditEveryOption,
     BackendOption,
+    BitExactOption,
     BundleArg,
     ChunkOption,
     ContextOption,
@@ -60,6 +61,7 @@ def command(
     stop_token: StopOption = None,
     chunk: ChunkOption = None,
     prefill: PrefillOption = "dense",
+    bit_exact: BitExactOption = False,
     save_cache: SaveCacheOption = None,
     load_cache: LoadCacheOption = None,
     backend: BackendOption = "ort",
@@ -109,6 +111,7 @@ def command(
             chunk=chunk,
             audit_every=audit_every,
             prefill=prefill,
+            bit_exact=bit_exact,
         ),
     )
     shown = Shown(stream=not no_stream, provenance=show_provenance, as_json=json_output)

@@ -65,6 +65,13 @@ PrefillOption = Annotated[
         help="Attention of the prompt; sparse needs a sparse bundle, and is quicker and less exact.",
     ),
 ]
+BitExactOption = Annotated[
+    bool,
+    typer.Option(
+        "--bit-exact",
+        help="Run every step with the same padded rows, so that drafts cannot change a rounding.",
+    ),
+]
 SaveCacheOption = Annotated[
     Path | None,
     typer.Option(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from selfdraft.errors import BundleError, ConfigError
 from selfdraft.runtime.bundle import Bundle, open_bundle
 from selfdraft.runtime.chat_template import ChatTemplate, SpecialTexts
-from selfdraft.runtime.loop import DecodeLoop
+from selfdraft.runtime.loop import MAX_DRAFTS, DecodeLoop
 from selfdraft.runtime.tokenizer import Tokenizer
 from selfdraft.strict import closest_hint
 
@@ -32,6 +32,8 @@ class EngineOptions:
     audit_every: int | None = None
     """Compare every Nth decode step with dense attention."""
     prefill: str = "dense"
+    bit_exact: bool = False
+    """Pad every step to the rows of the deepest speculative one."""
 
     def __post_init__(self) -> None:
         if self.backend not in BACKENDS:
@@ -77,6 +79,7 @@ class Session:
             context_length=self.options.context if context is None else context,
             prefill_rows=self.options.chunk,
             prefill_attention=self.options.prefill,
+            step_rows=MAX_DRAFTS + 1 if self.options.bit_exact else 1,
             forced_acceptance=forced_acceptance,
             audit_every=self.options.audit_every,
         )
