@@ -165,14 +165,14 @@ class _Ladder:
         return [*checks, _acceptance(deepest)]
 
     def _replies(self, drafts: int, sampling: SamplingParams) -> list[GenerationResult]:
-        """Replies to every prompt. int4 runs the same padded rows with and without drafts."""
-        exact_rows = self.manifest.precision.weights == "int4"
+        """Replies to every prompt; where rows may round differently, all steps are padded alike."""
+        pad = not self.manifest.precision.exact_rows
         longest = max(len(prompt) for prompt in self.prompts)
         loop = DecodeLoop(
             self.engine,
             drafts=drafts,
             context_length=min(self.manifest.limits.context_length, longest + REPLY_TOKENS + 1),
-            step_rows=max(DRAFT_DEPTHS) + 1 if exact_rows else 1,
+            step_rows=max(DRAFT_DEPTHS) + 1 if pad else 1,
         )
         results = []
         for prompt in self.prompts:

@@ -56,6 +56,7 @@ from selfdraft.manifest import (
     GraphSpec,
     Limits,
     Manifest,
+    ModelSpec,
     Precision,
     manifest_to_json,
 )
@@ -224,7 +225,7 @@ def _write_parts(
         target=options.target,
         attention=plan.attention,
         kv_dtype=options.attention.kv,
-        exact_rows=_exact_rows(options),
+        exact_rows=_exact_rows(options, plan.weights.spec),
     )
     for graph in graphs.values():
         sync_file(folder / graph.file)
@@ -249,7 +250,7 @@ def _manifest(
             int4_block=plan.weights.int4_block,
             activations="fp32",
             kv=options.attention.kv,
-            exact_rows=_exact_rows(options),
+            exact_rows=_exact_rows(options, plan.weights.spec),
         ),
         limits=plan.limits,
         text=plan.text.spec,
@@ -263,9 +264,11 @@ def _manifest(
     )
 
 
-def _exact_rows(options: ExportOptions) -> bool:
-    """int8 arithmetic inside int4 matmuls bounds exactness already: there speed comes first."""
-    return options.weights == "fp32" if options.exact_rows is None else options.exact_rows
+def _exact_rows(options: ExportOptions, spec: ModelSpec) -> bool:
+    """Speculation needs them: int8 arithmetic in int4 matmuls amplifies any rounding difference."""
+    if options.exact_rows is not None:
+        return options.exact_rows
+    return options.weights == "fp32" or spec.mtp is not None
 
 
 def _draft_ids(

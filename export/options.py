@@ -41,7 +41,8 @@ class ExportOptions:
     prefill_rows: int = 256
     """Default rows of one prefill chunk."""
     exact_rows: bool | None = None
-    """Only kernels that round one row like several; None: yes, but not with int4 weights."""
+    """Only kernels that round one row like several; None: yes, but for int4 without an MTP head,
+    where nothing is speculated."""
     attention: AttentionOptions = field(default_factory=AttentionOptions)
     """Dense or sparse attention, and the storage of the KV cache."""
     overwrite: bool = False

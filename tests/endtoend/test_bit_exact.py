@@ -1,4 +1,4 @@
-"""``--bit-exact`` on int4 weights: plain and speculative decoding run the same padded rows."""
+"""int4 weights: exact rows need no padding; without them ``--bit-exact`` makes steps alike."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from selfdraft.cli.session import EngineOptions, open_session
 from selfdraft.export.bundle import export_bundle
 from selfdraft.export.options import ExportOptions
+from selfdraft.manifest import load_manifest
 from selfdraft.runtime.generation import Generation
 from selfdraft.runtime.request import Request
 from selfdraft.runtime.sampling import SamplingParams
@@ -17,17 +18,18 @@ from selfdraft.runtime.sampling import SamplingParams
 DEMO = Path(__file__).parents[2] / "demo"
 
 
-@pytest.fixture(scope="module")
-def int4_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module", params=[None, False], ids=["exact_rows", "one_row_kernel"])
+def int4_bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("int4") / "bundle"
-    export_bundle(DEMO / "checkpoint-early", folder, ExportOptions(weights="int4"))
+    options = ExportOptions(weights="int4", exact_rows=request.param)
+    export_bundle(DEMO / "checkpoint-early", folder, options)
     return folder
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_drafts_change_no_token_of_an_int4_bundle(int4_bundle: Path, temperature: float) -> None:
-    session = open_session(int4_bundle, EngineOptions(threads=2, bit_exact=True))
-    assert not session.bundle.manifest.precision.exact_rows
+    exact_rows = load_manifest(int4_bundle).precision.exact_rows
+    session = open_session(int4_bundle, EngineOptions(threads=2, bit_exact=not exact_rows))
     params = SamplingParams(temperature=temperature, seed=3)
     replies: dict[int, list[Any]] = {}
     rejected = 0

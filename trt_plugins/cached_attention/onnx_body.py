@@ -6,8 +6,8 @@ block-sparse attention what the chosen blocks and the number of blocks are, neve
 
 Dense attention in standard operators gives the rows of a step bit for bit what they are alone (where
 the engine's matrix products do). ``one_row_kernel`` takes ``GroupQueryAttention`` for steps of one row
-a slot instead: faster, since it reads the cache where it lies, but it rounds differently. It cannot
-take several rows of several slots behind a prompt.
+a slot instead: faster, since it reads the cache where it lies, but it rounds differently, so it is
+for bundles that never speculate. It cannot take several rows of several slots behind a prompt.
 
 Everything that depends on lengths alone stands outside the branches, so that the exporter can
 merge it into one copy for all layers.
