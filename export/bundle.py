@@ -250,7 +250,8 @@ def _manifest(
             int4_block=plan.weights.int4_block,
             activations="fp32",
             kv=options.attention.kv,
-            exact_rows=_exact_rows(options, plan.weights.spec),
+            # Sparse rows that run together are summed over the union of their blocks.
+            exact_rows=plan.attention is None and _exact_rows(options, plan.weights.spec),
         ),
         limits=plan.limits,
         text=plan.text.spec,
