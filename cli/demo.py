@@ -89,8 +89,8 @@ def _run(session: Session, prompt: str | None, *, as_json: bool) -> None:
         return
     _print_measured(measured, num_prompts=len(requests))
     say(
-        "\nThis model is tiny: a pass of its head costs nearly as much as one of the model, so drafts gain\n"
-        "little or nothing here. What they bring to larger models: docs/benchmarks.md."
+        "\nThis model is tiny: a pass of its head costs nearly as much as one of the model, so drafts usually\n"
+        "cost more than they gain here. What they bring to larger models: docs/benchmarks.md."
     )
     program = program_name()
     say(
