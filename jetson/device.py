@@ -138,7 +138,6 @@ class Memory:
     cached_bytes: int
     swaps: tuple[Swap, ...]
     largest_free: tuple[int, int] | None
-    nvmap_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,6 +239,14 @@ class PluginLibrary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Disk:
+    """What the root file system lies on: ``sd``, ``emmc``, ``nvme`` or ``other``."""
+
+    device: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
     """Everything the probe reads."""
 
@@ -255,6 +262,7 @@ class Device:
     tensorrt: TensorRt
     python: Interpreter
     plugins: PluginLibrary | None
+    disk: Disk | None
     graphical: bool | None
     environment: tuple[tuple[str, str], ...]
 

@@ -6,7 +6,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,7 +31,7 @@ class PythonFacts:
             executable=sys.executable,
             prefix=sys.prefix,
             base_prefix=sys.base_prefix,
-            search_path=tuple(folder for folder in sys.path if folder),
+            search_path=tuple(os.path.abspath(folder) for folder in sys.path if folder),
         )
 
 
@@ -79,6 +79,21 @@ class System:
         except OSError:
             return None
         return data.decode("utf-8", errors="replace").strip("\0 \t\r\n")
+
+    def lines(self, absolute: str) -> Iterator[str]:
+        """The file's lines, one at a time."""
+        try:
+            with self.path(absolute).open(encoding="utf-8", errors="replace") as file:
+                yield from file
+        except OSError:
+            return
+
+    def link(self, absolute: str) -> str | None:
+        """What a symbolic link points to."""
+        try:
+            return os.readlink(self.path(absolute))
+        except OSError:
+            return None
 
     def number(self, absolute: str) -> int | None:
         """The file's content as an integer, decimal or with a base prefix."""

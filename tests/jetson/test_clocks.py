@@ -6,7 +6,7 @@ from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.fake_boards import write_tree
+from support.fake_tree import write_tree
 
 from selfdraft.jetson.clocks import SHOW, parse_jetson_clocks, read_clocks
 from selfdraft.jetson.device import Clock, ConfiguredMode, PowerState

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.fake_boards import nvpmodel_conf, write_tree
+from support.fake_tree import nvpmodel_conf, write_tree
 
 from selfdraft.jetson.modules import module_named
 from selfdraft.jetson.nvpmodel import (

@@ -1,0 +1,20 @@
+"""Expected outputs kept as files; ``python tests/jetson/write_golden.py`` writes them anew."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+FOLDER = Path(__file__).parents[1] / "jetson" / "golden"
+
+
+def assert_golden(name: str, text: str) -> None:
+    """``text`` is what the file ``name`` holds."""
+    path = FOLDER / name
+    expected = path.read_text(encoding="utf-8") if path.exists() else ""
+    assert text == expected, f"differs from {path}; after a wanted change: write_golden.py"
+
+
+def write_golden(name: str, text: str) -> None:
+    """Make ``text`` the expected output."""
+    FOLDER.mkdir(exist_ok=True)
+    (FOLDER / name).write_text(text, encoding="utf-8")
