@@ -1,0 +1,1 @@
+"""Kernels of this project compiled by g++ and executed on the host: README.md."""
