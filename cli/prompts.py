@@ -62,7 +62,7 @@ def reply_request(session: Session, ids: Sequence[int], options: ReplyOptions) -
         prompt_ids=tuple(ids),
         sampling=sampling_params(options.sampling, session.bundle.manifest),
         max_tokens=options.max_tokens,
-        stop_ids=stop_ids(options.stop_tokens, session.tokenizer),
+        stop_token_ids=stop_ids(options.stop_tokens, session.tokenizer),
     )
 
 

@@ -101,7 +101,7 @@ class _ShownText:
 def end_ids(manifest: Manifest, request: Request) -> frozenset[int]:
     """Tokens that end the reply to ``request``; the last token of a reply, or none of it."""
     own = () if request.ignore_eos else manifest.text.eos_ids
-    return frozenset(own) | frozenset(request.stop_ids)
+    return frozenset(own) | frozenset(request.stop_token_ids)
 
 
 def reply_record(reply: Reply, *, bundle: str, prompt_ids: Sequence[int]) -> dict[str, Any]:

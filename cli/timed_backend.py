@@ -56,6 +56,9 @@ class TimedBackend:
     def read_rows(self, logits: DeviceTensor, rows: list[tuple[int, int]]) -> FloatArray:
         return self._timed(lambda: self._inner.read_rows(logits, rows))
 
+    def read_entries(self, logits: DeviceTensor, row: tuple[int, int], ids: IntArray) -> FloatArray:
+        return self._timed(lambda: self._inner.read_entries(logits, row, ids))
+
     def to_host(self, tensor: DeviceTensor) -> NDArray[Any]:
         return self._timed(lambda: self._inner.to_host(tensor))
 

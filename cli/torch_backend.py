@@ -72,6 +72,9 @@ class TorchBackend:
     def read_rows(self, logits: NDArray[Any], rows: list[tuple[int, int]]) -> FloatArray:
         return np.stack([logits[slot, index] for slot, index in rows])
 
+    def read_entries(self, logits: NDArray[Any], row: tuple[int, int], ids: IntArray) -> FloatArray:
+        return np.asarray(logits[row][ids])
+
     def to_host(self, tensor: NDArray[Any]) -> NDArray[Any]:
         return tensor
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -112,6 +112,10 @@ class Backend(Protocol):
         """Host copy ``[len(rows), V]`` of logit rows ``(slot, index in row_index)``."""
         ...
 
+    def read_entries(self, logits: DeviceTensor, row: tuple[int, int], ids: IntArray) -> FloatArray:
+        """Host copy ``[len(ids)]`` of single logits of one row ``(slot, index in row_index)``."""
+        ...
+
     def to_host(self, tensor: DeviceTensor) -> NDArray[Any]:
         """Host view of a small tensor (draft ids)."""
         ...
@@ -135,3 +139,20 @@ class Backend(Protocol):
     ) -> None:
         """Put back what ``export_states`` gave for the same lengths."""
         ...
+
+
+class OutputRow(NamedTuple):
+    """One row of logits that stays with its backend until it is asked for."""
+
+    backend: Backend
+    logits: DeviceTensor
+    slot: int
+    row: int
+
+    def full(self) -> FloatArray:
+        """Host copy ``[V]``."""
+        return np.asarray(self.backend.read_rows(self.logits, [(self.slot, self.row)])[0])
+
+    def entries(self, ids: IntArray) -> FloatArray:
+        """Host copy of the logits of ``ids``."""
+        return self.backend.read_entries(self.logits, (self.slot, self.row), ids)

@@ -112,7 +112,7 @@ def generate(
     params: SamplingParams | None = None,
     *,
     max_tokens: int | None = None,
-    stop_ids: Sequence[int] = (),
+    stop_token_ids: Sequence[int] = (),
     drafts: int | None = None,
     context_length: int | None = None,
     prefill_rows: int | None = None,
@@ -126,7 +126,7 @@ def generate(
         prompt_ids=tuple(prompt_ids),
         sampling=params or SamplingParams(),
         max_tokens=max_tokens,
-        stop_ids=tuple(stop_ids),
+        stop_token_ids=tuple(stop_token_ids),
     )
     loop = DecodeLoop(
         backend, drafts=drafts, context_length=context_length, prefill_rows=prefill_rows

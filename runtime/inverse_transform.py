@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,11 +27,13 @@ def draw_rank(
     *,
     vocab_size: int,
     normaliser: float | None = None,
+    bound: float | None = None,
 ) -> int | None:
     """Rank that ``uniform`` draws from a row whose ``values [C]`` lead it, sorted descending.
 
-    None when tokens outside the candidates might change the result. Their mass lies between 0 and
-    ``(V - C)`` times the last candidate's, and is known where ``normaliser`` (the sum of
+    None when tokens outside the candidates might change the result. Their logits are at most
+    ``bound`` (by default the last candidate's), so their mass lies between 0 and ``(V - C)`` times
+    the weight of that, and is known where ``normaliser`` (the sum of
     ``exp((logit - values[0]) / temperature)`` over the row) is given. Every number that decides is
     an interval; the answer is given only where both ends agree, so it is the one of the full row.
     With ``C = V`` there is always an answer: it defines the law.
@@ -42,7 +45,10 @@ def draw_rank(
     weights = np.exp((logits - logits[0]) / law.temperature)
     mass = np.cumsum(weights)
     margin = vocab_size * 2.0**-50 if outside else 0.0
-    total = _total(mass, float(weights[-1]), outside, margin, normaliser if not law.top_k else None)
+    largest = float(weights[-1])
+    if bound is not None and outside:
+        largest = math.exp((bound - float(logits[0])) / law.temperature)
+    total = _total(mass, largest, outside, margin, normaliser if not law.top_k else None)
     count = _kept_count(weights, mass, law, outside, total)
     kept_mass = _kept_mass(mass, count, num_known + outside, total)
     low = int(mass.searchsorted(uniform * kept_mass.low, side="right"))

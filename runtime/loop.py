@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from selfdraft.errors import ConfigError, ResourceError
 from selfdraft.manifest import MAX_STEP_ROWS, RESERVE_SLOTS, capacity_for
 from selfdraft.runtime.attention_record import BlockCounter
-from selfdraft.runtime.backend import BackboneOutput, Backend, DeviceTensor, FloatArray
+from selfdraft.runtime.backend import BackboneOutput, Backend, DeviceTensor, OutputRow
 from selfdraft.runtime.draft import Drafter, MtpDrafter
 from selfdraft.runtime.prefill import SPARSE_CHUNK_ROWS, OnProgress, Prefill
 from selfdraft.runtime.request import Request
@@ -30,6 +31,9 @@ from selfdraft.runtime.slot_checks import check_fits, check_states, checked_pref
 from selfdraft.runtime.slots import SlotTable, StepArrays
 from selfdraft.runtime.step_audit import StepAudit
 from selfdraft.runtime.verify import ForcedAcceptance, Verdict, accept_while_equal
+
+if TYPE_CHECKING:
+    from selfdraft.runtime.tokenizer import Tokenizer
 
 MAX_DRAFTS = 8
 
@@ -42,7 +46,8 @@ class DecodeLoop:
     prompts attend densely, or as a decode step does (64 rows at a time by default). ``step_rows`` pads
     decode steps to at least so many rows, so that plain and speculative decoding run the same kernels.
     ``forced_acceptance`` replaces the verdicts for benchmarks. ``audit_every`` N compares every Nth
-    step with dense attention (``runtime.step_audit``). Raises ``ConfigError``.
+    step with dense attention (``runtime.step_audit``). ``tokenizer``: what requests with options that
+    are texts need. Raises ``ConfigError``.
     """
 
     def __init__(
@@ -57,11 +62,13 @@ class DecodeLoop:
         step_rows: int = 1,
         forced_acceptance: Sequence[float] | None = None,
         audit_every: int | None = None,
+        tokenizer: Tokenizer | None = None,
     ) -> None:
         limits = backend.manifest.limits
         if batch < 1:
             raise ConfigError(f"batch is {batch}", hint="give batch a value from 1")
         self._backend = backend
+        self._tokenizer = tokenizer
         self.drafts = _checked_drafts(backend, drafts)
         self.context_length = _checked(
             "context_length", context_length, limits.context_length, 2, limits.context_length
@@ -278,6 +285,7 @@ class DecodeLoop:
             room=self.context_length - len(request.prompt_ids),
             reused_tokens=reused,
             depth=self.drafts,
+            tokenizer=self._tokenizer,
         )
 
     def _run(self, slot: int) -> Run:
@@ -337,7 +345,7 @@ class DecodeLoop:
                 output.top_values[slot, row],
                 output.top_ids[slot, row],
                 position=position + row,
-                fetch_row=lambda: self._fetch_row(output, slot, row),
+                row=OutputRow(self._backend, output.logits, slot, row),
             )
 
         chain = self._verdict(draw, drafts, position=position, end_ids=run.end_ids)
@@ -349,9 +357,6 @@ class DecodeLoop:
             TokenEvent(token, position + index, index < chain.num_accepted, slot)
             for index, token in enumerate(chain.tokens)
         ]
-
-    def _fetch_row(self, output: BackboneOutput, slot: int, row: int) -> FloatArray:
-        return np.asarray(self._backend.read_rows(output.logits, [(slot, row)])[0])
 
 
 def _verify_arrays(batch: int, num_rows: int) -> StepArrays:

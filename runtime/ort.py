@@ -202,6 +202,10 @@ class OrtBackend:
         slots, indices = zip(*rows, strict=True)
         return np.array(logits.array[list(slots), list(indices)])
 
+    def read_entries(self, logits: DeviceTensor, row: tuple[int, int], ids: IntArray) -> FloatArray:
+        """Copies ``[len(ids)]`` of single logits of row ``(slot, index in row_index)``."""
+        return np.asarray(logits.array[row][ids])
+
     def to_host(self, tensor: DeviceTensor) -> NDArray[Any]:
         """The host view of a tensor (it lives on the host already)."""
         array: NDArray[Any] = tensor.array

@@ -163,6 +163,10 @@ class ReferenceBackend:
         slots, indices = zip(*rows, strict=True)
         return np.asarray(logits[list(slots), list(indices)])
 
+    def read_entries(self, logits: DeviceTensor, row: tuple[int, int], ids: IntArray) -> FloatArray:
+        """Logits ``[len(ids)]`` of single tokens of row ``(slot, index in row_index)``."""
+        return np.asarray(logits[row][ids])
+
     def to_host(self, tensor: DeviceTensor) -> NDArray[Any]:
         """The array itself: it is on the host already."""
         return np.asarray(tensor)

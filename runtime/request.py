@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from selfdraft.errors import ConfigError
+from selfdraft.runtime.logit_params import LogitParams
 from selfdraft.runtime.processors import Processor
 from selfdraft.runtime.sampling import SamplingParams
 from selfdraft.strict import closest_hint
@@ -20,16 +21,17 @@ class Request:
     prompt_ids: tuple[int, ...]
     """At least one token."""
     sampling: SamplingParams = field(default_factory=SamplingParams)
+    logits: LogitParams = field(default_factory=LogitParams)
     max_tokens: int | None = None
     """Tokens to deliver at most; None: as many as the context holds."""
     min_tokens: int = 0
     """End tokens are banned until so many tokens are delivered."""
-    stop_ids: tuple[int, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
     """Tokens that end the reply beside the model's own end tokens."""
     ignore_eos: bool = False
     """The model's own end tokens do not end the reply (benchmarks)."""
     processors: tuple[Processor, ...] = ()
-    """Changes to the logits, applied in order; each run works on clones."""
+    """Further changes to the logits, after those of ``logits``; each run works on clones."""
 
     def __post_init__(self) -> None:
         if not self.prompt_ids:
@@ -43,8 +45,9 @@ class Request:
             )
 
     def check_ids(self, vocab_size: int) -> None:
-        """Raise ``ConfigError`` for a prompt or stop token outside ``[0, vocab_size)``."""
-        for name, ids in (("prompt", self.prompt_ids), ("stop", self.stop_ids)):
+        """Raise ``ConfigError`` for a token outside ``[0, vocab_size)``."""
+        named = {"prompt": self.prompt_ids, "stop": self.stop_token_ids, **self.logits.token_ids()}
+        for name, ids in named.items():
             wrong = next((token for token in ids if not 0 <= token < vocab_size), None)
             if wrong is not None:
                 raise ConfigError(
@@ -54,7 +57,7 @@ class Request:
 
 
 _SAMPLING_OPTIONS = tuple(f.name for f in dataclasses.fields(SamplingParams))
-_LENGTH_OPTIONS = ("max_tokens", "min_tokens", "stop_ids", "ignore_eos")
+_LENGTH_OPTIONS = ("max_tokens", "min_tokens", "stop_token_ids", "ignore_eos")
 REQUEST_OPTIONS = _SAMPLING_OPTIONS + _LENGTH_OPTIONS
 """Every option that ``request_from_options`` knows."""
 
@@ -71,8 +74,8 @@ def request_from_options(prompt_ids: Sequence[int], options: Mapping[str, Any]) 
                 hint=f"options are: {', '.join(REQUEST_OPTIONS)}",
             )
     lengths: dict[str, Any] = {k: v for k, v in options.items() if k in _LENGTH_OPTIONS}
-    if "stop_ids" in lengths:
-        lengths["stop_ids"] = tuple(lengths["stop_ids"])
+    if "stop_token_ids" in lengths:
+        lengths["stop_token_ids"] = tuple(lengths["stop_token_ids"])
     sampling = {k: v for k, v in options.items() if k in _SAMPLING_OPTIONS}
     return Request(
         prompt_ids=tuple(int(token) for token in prompt_ids),

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from selfdraft.manifest import Manifest
 from selfdraft.runtime.attention_record import AttentionMode, AttentionRecord
 from selfdraft.runtime.memory import peak_rss_bytes
-from selfdraft.runtime.processors import MinTokens
 from selfdraft.runtime.request import Request
+from selfdraft.runtime.request_chain import build_chain
 from selfdraft.runtime.result import FinishReason, GenerationResult
 from selfdraft.runtime.row_sampler import RowSampler
 from selfdraft.runtime.sampling import resolve_sampling
 from selfdraft.runtime.step_audit import AuditPoint
 from selfdraft.runtime.verify import Chain
+
+if TYPE_CHECKING:
+    from selfdraft.runtime.tokenizer import Tokenizer
 
 
 @dataclass(slots=True, kw_only=True)
@@ -92,16 +96,22 @@ class Run:
 
 
 def start_run(
-    request: Request, manifest: Manifest, *, room: int, reused_tokens: int, depth: int
+    request: Request,
+    manifest: Manifest,
+    *,
+    room: int,
+    reused_tokens: int,
+    depth: int,
+    tokenizer: Tokenizer | None = None,
 ) -> Run:
     """A run that may deliver ``room`` tokens at most and is verified up to ``depth`` drafts."""
     eos_ids = frozenset() if request.ignore_eos else frozenset(manifest.text.eos_ids)
-    end_ids = eos_ids | frozenset(request.stop_ids)
-    minimum = [MinTokens(request.min_tokens, sorted(end_ids))] if request.min_tokens else []
+    end_ids = eos_ids | frozenset(request.stop_token_ids)
+    vocab_size = manifest.model.vocab_size
     sampler = RowSampler(
         resolve_sampling(request.sampling, manifest.sampling),
-        vocab_size=manifest.model.vocab_size,
-        processors=(*request.processors, *minimum),
+        vocab_size=vocab_size,
+        chain=build_chain(request, vocab_size=vocab_size, end_ids=end_ids, tokenizer=tokenizer),
     )
     return Run(
         request=request,

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from selfdraft.errors import ConfigError
 from selfdraft.manifest import SamplingDefaults
+from selfdraft.runtime.checks import check_number
 
 MAX_SEED = 2**64 - 1
 MIN_TEMPERATURE = 1e-30
@@ -48,16 +48,18 @@ class SamplingParams:
     """Same seed, same tokens, with speculation on or off. None: drawn afresh."""
 
     def __post_init__(self) -> None:
-        _check(
+        check_number(
             "temperature",
             self.temperature,
             lambda x: x == 0 or MIN_TEMPERATURE <= x < math.inf,
             f"0 (greedy), or {MIN_TEMPERATURE:g} and more",
         )
-        _check("top_k", self.top_k, lambda x: x >= 0, "a whole number, 0 or more", whole=True)
-        _check("top_p", self.top_p, lambda x: 0 < x <= 1, "above 0 and at most 1")
-        _check("min_p", self.min_p, lambda x: 0 <= x <= 1, "from 0 to 1")
-        _check("seed", self.seed, lambda x: 0 <= x <= MAX_SEED, "from 0 to 2**64 - 1", whole=True)
+        check_number("top_k", self.top_k, lambda x: x >= 0, "a whole number, 0 or more", whole=True)
+        check_number("top_p", self.top_p, lambda x: 0 < x <= 1, "above 0 and at most 1")
+        check_number("min_p", self.min_p, lambda x: 0 <= x <= 1, "from 0 to 1")
+        check_number(
+            "seed", self.seed, lambda x: 0 <= x <= MAX_SEED, "from 0 to 2**64 - 1", whole=True
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,11 +121,3 @@ def filtered_distribution(row: NDArray[np.floating[Any]], law: SamplingLaw) -> N
     probabilities = np.zeros(len(row))
     probabilities[order[: len(ranked)]] = np.where(kept, ranked, 0.0)
     return np.asarray(probabilities / probabilities.sum())
-
-
-def _check(name: str, value: Any, holds: Any, wanted: str, *, whole: bool = False) -> None:
-    if value is None:
-        return
-    number = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
-    if not number or not holds(value):
-        raise ConfigError(f"{name} is {value!r}", hint=f"give {name} {wanted}")

@@ -5,18 +5,18 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from selfdraft.runtime.generation import Generation, generate
 from selfdraft.runtime.loop import DecodeLoop
+from selfdraft.runtime.processors import Processor
 from selfdraft.runtime.request import Request
+from selfdraft.runtime.row_view import RowView
 
 PROMPT = (0, 5, 9, 2, 7)
 
 
-class FailsAfter:
+class FailsAfter(Processor):
     """A processor that raises at the row after ``count`` tokens."""
 
     def __init__(self, count: int, *, clonable: bool = True) -> None:
@@ -29,7 +29,7 @@ class FailsAfter:
             raise ValueError("no more rows")
         return False
 
-    def apply(self, row: NDArray[np.float64]) -> None:
+    def process(self, row: RowView) -> None:
         raise AssertionError("never active")
 
     def advance(self, token: int) -> None:

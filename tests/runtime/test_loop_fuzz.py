@@ -67,7 +67,7 @@ class LoopMachine(RuleBasedStateMachine):
                 prompt_ids=prompt,
                 sampling=SamplingParams(temperature=self.temperature, seed=SEED),
                 max_tokens=max_tokens,
-                stop_ids=STOPS if stopping else (),
+                stop_token_ids=STOPS if stopping else (),
             )
             self.expected[slot] = list(self.plain(prompt, max_tokens, STOPS if stopping else ()))
         if requests:
@@ -112,7 +112,7 @@ class LoopMachine(RuleBasedStateMachine):
             prompt,
             SamplingParams(temperature=cls.temperature, seed=SEED),
             max_tokens=max_tokens,
-            stop_ids=stops,
+            stop_token_ids=stops,
             drafts=0,
             context_length=CONTEXT,
             prefill_rows=64,

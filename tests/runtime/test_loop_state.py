@@ -191,7 +191,7 @@ def test_stop_token_at_every_index_of_an_accepted_chain(
         if plain[end] in plain[:end]:
             continue
         loop = DecodeLoop(backend, drafts=drafts)
-        events = list(Generation(loop, {0: _request(stop_ids=(plain[end], 63))}))
+        events = list(Generation(loop, {0: _request(stop_token_ids=(plain[end], 63))}))
         assert tuple(event.token for event in events) == plain[: end + 1]
         assert events[-1].drafted == ((end - 1) % (drafts + 1) < drafts)
         result = loop.result(0)
@@ -230,7 +230,6 @@ def test_min_tokens_counts_delivered_tokens_with_and_without_drafts(
         loop = DecodeLoop(backend, drafts=drafts)
         by_depth.append(_turn(loop, _request(sampling=sampling, min_tokens=9)))
         assert len(by_depth[-1]) >= 10
-        assert loop.result(0).sampler_fallbacks >= 9
         assert not set(by_depth[-1][:9]) & set(range(1, 60))
     assert by_depth.count(by_depth[0]) == 4
 

@@ -11,9 +11,9 @@ from selfdraft.runtime.request import REQUEST_OPTIONS, Request, request_from_opt
 
 
 def test_options_reach_the_request() -> None:
-    options = {"temperature": 0.5, "top_k": 3, "max_tokens": 9, "stop_ids": [4, 5], "seed": 1}
+    options = {"temperature": 0.5, "top_k": 3, "max_tokens": 9, "stop_token_ids": [4, 5], "seed": 1}
     request = request_from_options([1, 2], options)
-    assert request.prompt_ids == (1, 2) and request.stop_ids == (4, 5)
+    assert request.prompt_ids == (1, 2) and request.stop_token_ids == (4, 5)
     assert request.max_tokens == 9 and request.min_tokens == 0
     assert (request.sampling.temperature, request.sampling.top_k) == (0.5, 3)
     assert request.sampling.top_p is None

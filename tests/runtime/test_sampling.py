@@ -14,7 +14,7 @@ from selfdraft.errors import ConfigError, DeviceError
 from selfdraft.manifest import SamplingDefaults
 from selfdraft.runtime.candidates import top_candidates
 from selfdraft.runtime.inverse_transform import draw_rank
-from selfdraft.runtime.processors import MinTokens
+from selfdraft.runtime.processors import ProcessorChain
 from selfdraft.runtime.row_sampler import RowSampler
 from selfdraft.runtime.sampling import (
     SamplingLaw,
@@ -23,6 +23,7 @@ from selfdraft.runtime.sampling import (
     ranking,
     resolve_sampling,
 )
+from selfdraft.runtime.token_bans import MinTokens
 from selfdraft.runtime.uniform import PositionUniform
 
 VOCAB = 200
@@ -91,10 +92,8 @@ def test_candidates_draw_what_the_full_row_draws(law: SamplingLaw, kind: str) ->
     uniform = PositionUniform(law.seed)
     for position, row in enumerate(rows):
         order = ranking(row)
-        token = sampler.draw(
-            values[position], ids[position], position=position, fetch_row=lambda row=row: row
-        )
-        from_full = full.draw(row[order], order, position=position, fetch_row=_no_row)
+        token = sampler.draw(values[position], ids[position], position=position, row=HostRow(row))
+        from_full = full.draw(row[order], order, position=position, row=NoRow())
         assert token == from_full
         assert token == order[_written_out_rank(row, law, uniform.at(position))]
     assert full.fallbacks == 0
@@ -102,8 +101,26 @@ def test_candidates_draw_what_the_full_row_draws(law: SamplingLaw, kind: str) ->
         assert sampler.fallbacks == 0
 
 
-def _no_row() -> Any:
-    raise AssertionError("the full row was fetched")
+class HostRow:
+    """A row that is on the host already."""
+
+    def __init__(self, row: np.ndarray[Any, Any]) -> None:
+        self._row = row
+
+    def full(self) -> Any:
+        return self._row
+
+    def entries(self, ids: Any) -> Any:
+        return self._row[ids]
+
+
+class NoRow:
+    """A row that must not be asked for."""
+
+    def full(self) -> Any:
+        raise AssertionError("the full row was fetched")
+
+    entries = full
 
 
 def test_peaked_rows_are_drawn_without_the_full_row() -> None:
@@ -111,9 +128,7 @@ def test_peaked_rows_are_drawn_without_the_full_row() -> None:
     values, ids = top_candidates(rows, 64)
     sampler = RowSampler(_law(top_p=0.9), vocab_size=VOCAB)
     for position, row in enumerate(rows):
-        sampler.draw(
-            values[position], ids[position], position=position, fetch_row=lambda row=row: row
-        )
+        sampler.draw(values[position], ids[position], position=position, row=HostRow(row))
     assert 0 < sampler.fallbacks < 100
 
 
@@ -252,17 +267,17 @@ def test_none_takes_the_checkpoint_then_greedy() -> None:
 def test_logits_that_are_no_numbers_are_an_error(value: float) -> None:
     sampler = RowSampler(_law(temperature=0), vocab_size=3)
     with pytest.raises(DeviceError, match="position 4"):
-        sampler.draw(np.full(3, value), np.arange(3), position=4, fetch_row=_no_row)
+        sampler.draw(np.full(3, value), np.arange(3), position=4, row=NoRow())
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_min_tokens_bans_end_tokens_until_enough_are_delivered(temperature: float) -> None:
     row = np.array([9.0, 1.0, 8.0, 0.5])
     original = MinTokens(2, end_ids=[0, 2])
-    sampler = RowSampler(_law(temperature), vocab_size=4, processors=[original])
+    sampler = RowSampler(_law(temperature), vocab_size=4, chain=ProcessorChain([original]))
     values, ids = top_candidates(row, 2)
     tokens = [
-        sampler.draw(values, ids, position=position, fetch_row=lambda: row) for position in range(4)
+        sampler.draw(values, ids, position=position, row=HostRow(row)) for position in range(4)
     ]
     assert not {0, 2} & set(tokens[:2]) and {0, 2} >= set(tokens[2:])
     assert sampler.fallbacks >= 2
@@ -271,9 +286,9 @@ def test_min_tokens_bans_end_tokens_until_enough_are_delivered(temperature: floa
 
 
 def test_banning_every_token_is_an_error() -> None:
-    sampler = RowSampler(_law(), vocab_size=2, processors=[MinTokens(1, end_ids=[0, 1])])
+    sampler = RowSampler(_law(), vocab_size=2, chain=ProcessorChain([MinTokens(1, end_ids=[0, 1])]))
     with pytest.raises(ConfigError, match="every token is banned"):
-        sampler.draw(np.ones(2), np.arange(2), position=0, fetch_row=lambda: np.ones(2))
+        sampler.draw(np.ones(2), np.arange(2), position=0, row=HostRow(np.ones(2)))
 
 
 @pytest.mark.parametrize("temperature", [1e-320, 1e-31, float("nan"), float("inf"), -1.0])
