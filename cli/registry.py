@@ -18,6 +18,7 @@ COMMANDS = {
     "generate": "Complete or answer one prompt.",
     "chat": "Talk with a model, turn by turn.",
     "bench": "Measure plain against speculative decoding.",
+    "doctor": "Check the board, and say what mends it.",
     "lengths": "Compare how long replies are.",
 }
 """Names with the line that ``selfdraft --help`` shows, in its order."""

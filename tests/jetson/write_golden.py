@@ -14,7 +14,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from support.fake_boards import BOARDS
-from support.golden import write_golden
+from support.golden import doctor_text, write_golden
 
 from selfdraft.jetson.probe import probe
 
@@ -25,6 +25,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             device = probe(build(Path(folder)))
             write_golden(f"{name}.probe.json", json.dumps(asdict(device), indent=1) + "\n")
+            write_golden(f"{name}.doctor.txt", doctor_text(device))
 
 
 if __name__ == "__main__":
