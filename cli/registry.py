@@ -19,6 +19,7 @@ COMMANDS = {
     "chat": "Talk with a model, turn by turn.",
     "bench": "Measure plain against speculative decoding.",
     "doctor": "Check the board, and say what mends it.",
+    "monitor": "Show load, heat and power of the board.",
     "lengths": "Compare how long replies are.",
 }
 """Names with the line that ``selfdraft --help`` shows, in its order."""
