@@ -21,6 +21,7 @@ COMMANDS = {
     "doctor": "Check the board, and say what mends it.",
     "monitor": "Show load, heat and power of the board.",
     "lengths": "Compare how long replies are.",
+    "plugins": "Compile the CUDA kernels and report what they need.",
 }
 """Names with the line that ``selfdraft --help`` shows, in its order."""
 

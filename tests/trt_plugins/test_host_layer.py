@@ -27,6 +27,7 @@ SUM_BARRIER = ("= sum;\n  __syncthreads();", "= sum;")
 Matmul = params_kind("Matmul", a=POINTER, b=POINTER, c=POINTER)
 Sum = params_kind("Sum", x=POINTER, total=POINTER, n=ctypes.c_int)
 Fault = params_kind("Fault", x=POINTER, fault=ctypes.c_int)
+Fused = params_kind("Fused", x=POINTER, y=POINTER, n=ctypes.c_int)
 HALVES = ("x", "pairs", "half", "back", "product", "difference", "fused", "permuted", "votes")
 Halves = params_kind("Halves", **dict.fromkeys((*HALVES, "software"), POINTER), n=ctypes.c_int)
 
@@ -95,6 +96,21 @@ def test_the_same_seed_gives_the_same_schedule_on_either_switch(defines: tuple[s
     np.testing.assert_array_equal(first, [total(library, seed=seed) for seed in SCHEDULES])
     other = host_library(TRIAL, (SUM_BARRIER,))
     np.testing.assert_array_equal(first, [total(other, seed=seed) for seed in SCHEDULES])
+
+
+def test_multiply_add_rounds_once() -> None:
+    # 1 + 2^-12 squared is 1 + 2^-11 + 2^-24: the last bit is lost when the product is rounded first.
+    rng = np.random.default_rng(3)
+    tricky = np.array([[1 + 2**-12, 1 + 2**-12, -1]])
+    x = np.concatenate([tricky, rng.normal(size=(999, 3))]).astype(np.float32)
+    y = np.full(len(x), np.nan, dtype=np.float32)
+    params, arrays = params_from(Fused, x=x, y=y, n=len(x))
+    host_library(TRIAL).launch(
+        "trial_fused", params, arrays=arrays, grid=(1, 1, 1), threads=32, shared_bytes=0
+    )
+    a, b, c = x.astype(np.longdouble).T
+    np.testing.assert_array_equal(y, (a * b + c).astype(np.float32))
+    assert y[0] == np.float32(2**-11 + 2**-24)
 
 
 def halves() -> dict[str, Any]:

@@ -28,7 +28,7 @@ enum class Traffic : int { kv, scale, summary, rows, logits, partial, list, outp
 
 constexpr int traffic_kinds = 10;
 
-constexpr float infinity = __builtin_huge_valf();
+constexpr float infinity = __builtin_bit_cast(float, 0x7f800000);  // NVRTC lacks huge_val
 
 template <class T>
 constexpr T ceil_div(T a, T b) {
@@ -177,6 +177,8 @@ SD_DEVICE float log2_fast(float x) {
 // fp32 in exactly one rounding each, whatever the compiler's flags: what other bodies repeat.
 SD_DEVICE float divide_exact(float a, float b) { return __fdiv_rn(a, b); }
 SD_DEVICE float multiply_exact(float a, float b) { return __fmul_rn(a, b); }
+// a * b + c, rounded once.
+SD_DEVICE float multiply_add(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 SD_DEVICE float round_even(float x) { return rintf(x); }
 SD_DEVICE float square_root(float x) { return __fsqrt_rn(x); }
 

@@ -49,6 +49,22 @@ SD_KERNEL(trial_sum, SumParams, 128, 1) {
   }
 }
 
+struct FusedParams {
+  const float* x;  // [n, 3]
+  float* y;        // [n]
+  int n;
+};
+
+// y = x0 · x1 + x2, rounded once.
+SD_KERNEL(trial_fused, FusedParams, 32, 1) {
+  for (int i = threadIdx.x; i < p.n; i += 32) {
+    const float* x = p.x + 3 * i;
+    const float a = load_global<Traffic::rows>(x), b = load_global<Traffic::rows>(x + 1);
+    const float sum = multiply_add(a, b, load_global<Traffic::rows>(x + 2));
+    store_global<Traffic::output>(p.y + i, sum);
+  }
+}
+
 struct HalvesParams {
   const float* x;       // [n]
   const u32* pairs;     // [n, 2]: operands of the half2 operations

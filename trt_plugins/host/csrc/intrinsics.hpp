@@ -220,6 +220,7 @@ inline float exp2_fast(float x) { return __builtin_exp2f(x); }
 inline float log2_fast(float x) { return __builtin_log2f(x); }
 inline float divide_exact(float a, float b) { return a / b; }
 inline float multiply_exact(float a, float b) { return a * b; }
+inline float multiply_add(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 inline float round_even(float x) { return __builtin_nearbyintf(x); }
 inline float square_root(float x) { return __builtin_sqrtf(x); }
 

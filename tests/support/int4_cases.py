@@ -1,0 +1,92 @@
+"""Random Int4MatMul problems, and the kernels run on the host."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from selfdraft.trt_plugins.host.launch import (
+    POINTER,
+    HostLibrary,
+    Traffic,
+    params_from,
+    params_kind,
+)
+from selfdraft.trt_plugins.int4_matmul.contract import Int4MatMul
+from selfdraft.trt_plugins.int4_matmul.launch import KernelLaunch, launch_for
+from selfdraft.trt_plugins.int4_matmul.packing import Codes, Half, pack_codes, pack_scales
+
+SOURCE = "int4_matmul/csrc/int4_matmul.cu"
+NOT_WRITTEN = 0x7E01
+"""A NaN that no kernel computes: elements of y that nobody wrote keep it."""
+POISONED_ROWS = 2
+
+Int4MatMulParams = params_kind(
+    "Int4MatMulParams",
+    x=POINTER,
+    weight=POINTER,
+    scale=POINTER,
+    y=POINTER,
+    rows=ctypes.c_int64,
+    in_features=ctypes.c_int32,
+    out_features=ctypes.c_int32,
+    chunks=ctypes.c_int32,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Rows ``x [rows, K]`` fp16 and packed weights of one node."""
+
+    op: Int4MatMul
+    x: Half
+    weight: Codes
+    scale: Half
+
+
+def random_problem(op: Int4MatMul, *, rows: int, seed: int = 0) -> Problem:
+    """Codes use their whole range, scales differ by outputs and groups."""
+    rng = np.random.default_rng((seed, op.in_features, op.out_features, op.group_size))
+    codes = rng.integers(-8, 8, (op.in_features, op.out_features), dtype=np.int8)
+    groups = op.in_features // op.group_size
+    scales = rng.uniform(0.01, 0.1, (groups, op.out_features)).astype(np.float16)
+    x = rng.standard_normal((rows, op.in_features)).astype(np.float16)
+    return Problem(op=op, x=x, weight=pack_codes(codes, op), scale=pack_scales(scales, op))
+
+
+def run_on_host(
+    library: HostLibrary, problem: Problem, *, seed: int = 0, launch: KernelLaunch | None = None
+) -> tuple[NDArray[np.float16], Traffic]:
+    """``y [rows, N]`` of one launch, and the bytes that it moved."""
+    op, rows = problem.op, len(problem.x)
+    chosen = launch or launch_for(op, rows=rows)
+    y = np.full((rows, op.out_features), NOT_WRITTEN, dtype=np.uint16).view(np.float16)
+    params, arrays = params_from(
+        Int4MatMulParams,
+        x=problem.x,
+        weight=problem.weight,
+        scale=problem.scale,
+        y=y,
+        rows=rows,
+        in_features=op.in_features,
+        out_features=op.out_features,
+        chunks=op.chunks,
+    )
+    traffic = library.launch(
+        chosen.kernel,
+        params,
+        arrays=arrays,
+        grid=(*chosen.grid, 1),
+        threads=chosen.threads,
+        shared_bytes=chosen.shared_bytes,
+        seed=seed,
+    )
+    return y, traffic
+
+
+def bits(y: NDArray[np.float16]) -> NDArray[np.uint16]:
+    """The bit patterns, so that NaNs compare too."""
+    return y.view(np.uint16)
