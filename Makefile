@@ -25,7 +25,7 @@ $(VENV)/.demo: $(VENV)/bin/python pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(VENV)/.demo
 	@echo "installing test tools"
-	@$(INSTALL) -e '.[cpu,export,dev]'
+	@$(INSTALL) -e '.[cpu,export,dev,kernels]'
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.dev

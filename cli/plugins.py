@@ -117,7 +117,9 @@ def _toolchain(compiler: str, nvcc: Path | None) -> Toolchain:
 
         return Nvcc(nvcc)
     if nvcc is not None:
-        raise ConfigError("--nvcc has no meaning with --compiler nvrtc", hint="leave one of them out")
+        raise ConfigError(
+            "--nvcc has no meaning with --compiler nvrtc", hint="leave one of them out"
+        )
     from selfdraft.trt_plugins.build.nvrtc import Nvrtc
 
     return Nvrtc()

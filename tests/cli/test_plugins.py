@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from selfdraft.trt_plugins.build import kernel_list, run as run_module
+from selfdraft.trt_plugins.build import kernel_list
+from selfdraft.trt_plugins.build import run as run_module
 from selfdraft.trt_plugins.build.kernel_list import KernelEntry, SourceFile
 from selfdraft.trt_plugins.build.toolchain import Compiled
 

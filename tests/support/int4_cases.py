@@ -22,7 +22,6 @@ from selfdraft.trt_plugins.int4_matmul.packing import Codes, Half, pack_codes, p
 SOURCE = "int4_matmul/csrc/int4_matmul.cu"
 NOT_WRITTEN = 0x7E01
 """A NaN that no kernel computes: elements of y that nobody wrote keep it."""
-POISONED_ROWS = 2
 
 Int4MatMulParams = params_kind(
     "Int4MatMulParams",
@@ -59,34 +58,46 @@ def random_problem(op: Int4MatMul, *, rows: int, seed: int = 0) -> Problem:
 
 def run_on_host(
     library: HostLibrary, problem: Problem, *, seed: int = 0, launch: KernelLaunch | None = None
-) -> tuple[NDArray[np.float16], Traffic]:
+) -> tuple[Half, Traffic]:
     """``y [rows, N]`` of one launch, and the bytes that it moved."""
     op, rows = problem.op, len(problem.x)
-    chosen = launch or launch_for(op, rows=rows)
     y = np.full((rows, op.out_features), NOT_WRITTEN, dtype=np.uint16).view(np.float16)
+    chosen = launch or launch_for(op, rows=rows)
+    return y, run_with_params(library, problem, y=y, launch=chosen, seed=seed)
+
+
+def run_with_params(
+    library: HostLibrary,
+    problem: Problem,
+    *,
+    y: Half,
+    launch: KernelLaunch,
+    seed: int,
+    **changes: int,
+) -> Traffic:
+    """One launch that writes to ``y``; ``changes``: parameters other than those of the node."""
+    op = problem.op
+    sizes = {"in_features": op.in_features, "out_features": op.out_features, "chunks": op.chunks}
     params, arrays = params_from(
         Int4MatMulParams,
         x=problem.x,
         weight=problem.weight,
         scale=problem.scale,
         y=y,
-        rows=rows,
-        in_features=op.in_features,
-        out_features=op.out_features,
-        chunks=op.chunks,
+        rows=len(problem.x),
+        **(sizes | changes),
     )
-    traffic = library.launch(
-        chosen.kernel,
+    return library.launch(
+        launch.kernel,
         params,
         arrays=arrays,
-        grid=(*chosen.grid, 1),
-        threads=chosen.threads,
-        shared_bytes=chosen.shared_bytes,
+        grid=(*launch.grid, 1),
+        threads=launch.threads,
+        shared_bytes=launch.shared_bytes,
         seed=seed,
     )
-    return y, traffic
 
 
-def bits(y: NDArray[np.float16]) -> NDArray[np.uint16]:
+def bits(y: Half) -> NDArray[np.uint16]:
     """The bit patterns, so that NaNs compare too."""
     return y.view(np.uint16)

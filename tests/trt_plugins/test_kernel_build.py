@@ -52,9 +52,7 @@ SMALL = KernelUsage(
     spill_store_bytes=0,
     spill_load_bytes=0,
 )
-LIMITS = KernelEntry(
-    threads=128, dynamic_shared_bytes=1024, min_blocks_per_sm=12, max_registers=16
-)
+LIMITS = KernelEntry(threads=128, dynamic_shared_bytes=1024, min_blocks_per_sm=12, max_registers=16)
 
 
 @dataclass(slots=True)
@@ -116,9 +114,7 @@ def test_occupancy_follows_the_allocation_rules(
     arch: str, threads: int, registers: int, shared: int, blocks: int
 ) -> None:
     sm = MULTIPROCESSORS[arch]
-    assert (
-        blocks_per_sm(sm, threads=threads, registers=registers, shared_bytes=shared) == blocks
-    )
+    assert blocks_per_sm(sm, threads=threads, registers=registers, shared_bytes=shared) == blocks
 
 
 def test_a_kernel_within_its_limits_breaks_none() -> None:

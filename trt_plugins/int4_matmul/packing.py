@@ -66,8 +66,9 @@ def unpack_codes(weight: Codes, op: Int4MatMul) -> Codes:
     nibbles = np.stack([pairs & 0xF, pairs >> 4], axis=-1)  # [strips, chunks, 2048, 2]
     shape = (op.strips, op.chunks, 4, 8, 4, 2, 2, 2, 2, 2)
     plain = nibbles.reshape(shape).transpose(_TO_PLAIN)
-    codes = plain.reshape(op.padded_inputs, op.strips * STRIP_OUTPUTS).astype(np.int8)
-    return codes[: op.in_features, : op.out_features] - np.int8(CODE_OFFSET)
+    shifted = plain.reshape(op.padded_inputs, op.strips * STRIP_OUTPUTS).astype(np.int8)
+    codes: Codes = shifted[: op.in_features, : op.out_features] - np.int8(CODE_OFFSET)
+    return codes
 
 
 def pack_scales(scales: Scales, op: Int4MatMul) -> Half:
@@ -82,14 +83,15 @@ def pack_scales(scales: Scales, op: Int4MatMul) -> Half:
             hint="weights beyond 500,000 cannot be int4 on a device; choose --weights fp32",
         )
     split = padded.reshape(op.groups, op.strips, *_SPLIT_OUTPUTS)  # [group, strip, tile, r, g]
-    return np.ascontiguousarray(split.transpose(1, 0, 4, 2, 3)).reshape(op.scale_shape)
+    packed: Half = np.ascontiguousarray(split.transpose(1, 0, 4, 2, 3)).reshape(op.scale_shape)
+    return packed
 
 
 def unpack_scales(scale: Half, op: Int4MatMul) -> Half:
     """The scales ``[in / group, out]`` that ``pack_scales`` was given, in fp16."""
     _check_shape("scale", scale.shape, op.scale_shape)
     split = scale.reshape(op.strips, op.groups, 8, 4, 2).transpose(1, 0, 3, 4, 2)
-    plain = split.reshape(op.groups, op.strips * STRIP_OUTPUTS)
+    plain: Half = split.reshape(op.groups, op.strips * STRIP_OUTPUTS)
     return plain[: op.in_features // op.group_size, : op.out_features]
 
 
@@ -100,8 +102,8 @@ def _pack_strips(codes: Codes, chunks: int, strips: int) -> Codes:
     padded += np.int8(CODE_OFFSET)
     split = padded.reshape(chunks, *_SPLIT_INPUTS, strips, *_SPLIT_OUTPUTS)
     nibbles = split.transpose(_TO_PACKED).reshape(-1, 2).view(np.uint8)
-    packed = nibbles[:, 0] | (nibbles[:, 1] << 4)
-    return packed.view(np.int8).reshape(strips, chunks, CHUNK_BYTES)
+    pairs: NDArray[np.uint8] = nibbles[:, 0] | (nibbles[:, 1] << 4)
+    return pairs.view(np.int8).reshape(strips, chunks, CHUNK_BYTES)
 
 
 def _check_shape(name: str, found: tuple[int, ...], wanted: tuple[int, ...]) -> None:
