@@ -232,12 +232,13 @@ class DecodeLoop:
         events: list[TokenEvent] = []
         try:
             drafts = self._propose(active)
+            num_own = self._plan(active, drafts)
             if self._audit:
                 self._audit.run_dense(active, [self._run(slot).steps for slot in active])
             output = self._run_target(active, drafts)
             self._record(active, drafts, output)
             for slot in active:
-                chain = self._deliver(slot, output, drafts[slot])
+                chain = self._deliver(slot, output, drafts[slot], num_own=num_own[slot])
                 # The row of x_n and those of the accepted drafts are final.
                 self._slots.cached[slot] += len(chain)
                 events += chain
@@ -304,6 +305,15 @@ class DecodeLoop:
             return [[] for _ in depths]
         return self._drafter.propose(self._hidden, self._hidden_rows, depths)
 
+    def _plan(self, active: Sequence[int], drafts: list[list[int]]) -> list[int]:
+        """Put tokens that must follow in the place of drafts; the number of drafts that stay."""
+        num_own = [len(chain) for chain in drafts]
+        for slot in active:
+            run = self._run(slot)
+            depth = min(self.drafts, run.tokens_left - 1)
+            drafts[slot], num_own[slot] = run.sampler.plan(drafts[slot], depth)
+        return num_own
+
     def _run_target(self, active: Sequence[int], drafts: list[list[int]]) -> BackboneOutput:
         """Run the target over ``[x_n, d_1..d_K]`` of every active slot."""
         slots, input_ids = self._slots, self._verify.input_ids
@@ -335,9 +345,9 @@ class DecodeLoop:
                 self._run(slot).audit.append(point)
 
     def _deliver(
-        self, slot: int, output: BackboneOutput, drafts: Sequence[int]
+        self, slot: int, output: BackboneOutput, drafts: Sequence[int], *, num_own: int = 0
     ) -> list[TokenEvent]:
-        """Judge a slot's rows and commit what is delivered."""
+        """Judge a slot's rows and commit what is delivered; ``num_own`` drafts are the head's."""
         run, position = self._run(slot), len(self._slots.tokens[slot])
 
         def draw(row: int) -> int:
@@ -350,11 +360,12 @@ class DecodeLoop:
 
         chain = self._verdict(draw, drafts, position=position, end_ids=run.end_ids)
         self._slots.tokens[slot] += chain.tokens
-        run.deliver(chain, depth=len(drafts))
+        run.deliver(chain, depth=num_own)
+        num_drafted = min(chain.num_accepted, num_own)
         if run.finish_reason is not None:
             self._slots.live[slot] = False
         return [
-            TokenEvent(token, position + index, index < chain.num_accepted, slot)
+            TokenEvent(token, position + index, index < num_drafted, slot)
             for index, token in enumerate(chain.tokens)
         ]
 

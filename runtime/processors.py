@@ -7,9 +7,11 @@ drafts that were accepted before this row of the same step. Order of a chain: do
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from selfdraft.runtime.row_view import RowView
+
+Kind = TypeVar("Kind", bound="Processor")
 
 
 class Processor(Protocol):
@@ -31,6 +33,15 @@ class Processor(Protocol):
         They are in the view even where they are no candidates. All other logits may only fall.
         """
         return ()
+
+    @property
+    def forced(self) -> int | None:
+        """The only token that can follow, where that is known without the logits."""
+        return None
+
+    def may_force_within(self, count: int) -> bool:
+        """Whether ``forced`` may say a token before so many more tokens have followed."""
+        return False
 
     def process(self, row: RowView) -> None:
         """Change the next row's logits (``-inf`` bans a token)."""
@@ -69,6 +80,34 @@ class ProcessorChain:
         self._tokens.append(token)
         for processor in self._processors:
             processor.advance(token)
+
+    def find(self, kind: type[Kind]) -> Kind | None:
+        """The first processor of this kind, in its present state."""
+        return next((p for p in self._processors if isinstance(p, kind)), None)
+
+    def plan(self, drafts: Sequence[int], depth: int) -> tuple[list[int], int]:
+        """Up to ``depth`` drafts for the next rows, and how many of them are of ``drafts``.
+
+        From the first row on whose token is forced after the drafts before it, the forced tokens
+        stand in their place: those are certain to be accepted where the drafts before them are.
+        """
+        forcing = [p.clone() for p in self._processors if p.may_force_within(depth)]
+        if not forcing:
+            return list(drafts[:depth]), min(len(drafts), depth)
+        own = list(drafts[:depth])
+        planned: list[int] = []
+        while len(planned) < depth:
+            token = next((p.forced for p in forcing if p.forced is not None), None)
+            if token is not None:
+                del own[len(planned) :]
+            elif len(planned) < len(own):
+                token = own[len(planned)]
+            else:
+                break
+            planned.append(token)
+            for processor in forcing:
+                processor.advance(token)
+        return planned, len(own)
 
     def rewind(self, count: int) -> None:
         """Take back the last ``count`` tokens, as if they had never followed."""

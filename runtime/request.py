@@ -11,6 +11,7 @@ from selfdraft.errors import ConfigError
 from selfdraft.runtime.logit_params import LogitParams
 from selfdraft.runtime.processors import Processor
 from selfdraft.runtime.sampling import SamplingParams
+from selfdraft.runtime.thinking import Thinking
 from selfdraft.strict import closest_hint
 
 
@@ -30,6 +31,8 @@ class Request:
     """Tokens that end the reply beside the model's own end tokens."""
     ignore_eos: bool = False
     """The model's own end tokens do not end the reply (benchmarks)."""
+    thinking: Thinking | None = None
+    """Budget of the thinking between tags; None: any length."""
     processors: tuple[Processor, ...] = ()
     """Further changes to the logits, after those of ``logits``; each run works on clones."""
 
@@ -47,6 +50,8 @@ class Request:
     def check_ids(self, vocab_size: int) -> None:
         """Raise ``ConfigError`` for a token outside ``[0, vocab_size)``."""
         named = {"prompt": self.prompt_ids, "stop": self.stop_token_ids, **self.logits.token_ids()}
+        if self.thinking is not None:
+            named |= self.thinking.token_ids()
         for name, ids in named.items():
             wrong = next((token for token in ids if not 0 <= token < vocab_size), None)
             if wrong is not None:

@@ -6,9 +6,11 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from selfdraft.errors import ConfigError
+from selfdraft.runtime.char_completion import CharCompletion
 from selfdraft.runtime.penalties import CountPenalty, LogitBias, RepetitionPenalty
 from selfdraft.runtime.processors import Processor, ProcessorChain
 from selfdraft.runtime.request import Request
+from selfdraft.runtime.thinking import ThinkingBudget
 from selfdraft.runtime.token_bans import (
     AllowedTokens,
     BadWords,
@@ -36,6 +38,7 @@ def build_chain(
         [
             *_penalties(request, vocab_size),
             *_bans(request, vocab_size, end_ids, tokenizer),
+            *_budget(request, vocab_size, tokenizer),
             *request.processors,
         ]
     )
@@ -75,6 +78,18 @@ def _bans(
     if logits.no_repeat_ngram_size:
         chain.append(NoRepeatNgram(logits.no_repeat_ngram_size, request.prompt_ids))
     return chain
+
+
+def _budget(request: Request, vocab_size: int, tokenizer: Tokenizer | None) -> list[Processor]:
+    """The thinking budget. Without a tokenizer no bytes are known, and none are waited for."""
+    thinking = request.thinking
+    if thinking is None:
+        return []
+    completion = None
+    if tokenizer is not None:
+        completion = CharCompletion(tokenizer.token_bytes, vocab_size=vocab_size)
+    opened = thinking.tags.open_in(request.prompt_ids)
+    return [ThinkingBudget(thinking, opened=opened, completion=completion)]
 
 
 def _spellings(words: Sequence[str], tokenizer: Tokenizer | None) -> list[list[int]]:

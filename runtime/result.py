@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 
 from selfdraft.runtime.attention_record import AttentionRecord
 from selfdraft.runtime.step_audit import AuditPoint
+from selfdraft.runtime.thinking_record import ThinkingRecord
 
 FinishReason = Literal["eos", "stop", "length", "context", "closed"]
 """An end token of the model, a stop token of the request, ``max_tokens``, a full context, or a
@@ -44,6 +45,11 @@ class GenerationResult:
     """Drafts verified at each draft position (1st, 2nd, …)."""
     accepted: tuple[int, ...]
     """Of those, drafts delivered at each position."""
+    forced_drafts: int
+    """Delivered tokens that stood among the drafts because they had to follow (thinking budgets);
+    not counted in ``drafted`` and ``accepted``."""
+    thinking: ThinkingRecord | None
+    """How the reply kept to its thinking budget; None without one."""
     sampler_fallbacks: int
     """Rows whose full logits were fetched to draw exactly."""
     prefill_s: float

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from selfdraft.errors import ConfigError, DeviceError
 from selfdraft.runtime.candidates import top_candidates
 from selfdraft.runtime.inverse_transform import draw_rank
-from selfdraft.runtime.processors import Processor, ProcessorChain
+from selfdraft.runtime.processors import Kind, Processor, ProcessorChain
 from selfdraft.runtime.row_view import candidate_view, full_view
 from selfdraft.runtime.sampling import SamplingLaw, ranking
 from selfdraft.runtime.uniform import PositionUniform
@@ -72,6 +73,16 @@ class RowSampler:
             token = self._draw_plain(values, ids, position, row)
         self._chain.advance(token)
         return token
+
+    def plan(self, drafts: Sequence[int], depth: int) -> tuple[list[int], int]:
+        """``ProcessorChain.plan``: drafts, and behind them tokens that are known to follow."""
+        if self._chain is None:
+            return list(drafts), len(drafts)
+        return self._chain.plan(drafts, depth)
+
+    def processor(self, kind: type[Kind]) -> Kind | None:
+        """The processor of this kind, as it stands now."""
+        return self._chain.find(kind) if self._chain else None
 
     def _draw_plain(self, values: Row, ids: Ids, position: int, row: LogitRow) -> int:
         if self.law.greedy:

@@ -85,19 +85,21 @@ class RowView:
         if self.ids is not None and num_allowed == np.count_nonzero(kept):
             self._forget_outside()
 
-    def force(self, token: int) -> None:
+    def force(self, token: int, *, despite_bans: bool = False) -> None:
         """Leave ``token``, one of the ``wanted_ids``, as the only possible one.
 
-        Where a processor before this one banned it, no token is left.
+        Where a processor before this one banned it, no token is left, unless ``despite_bans``.
         """
         if self.ids is None:
             value = self.values[token]
             self.values[:] = -np.inf
-            self.values[token] = value
+            self.values[token] = 0.0 if despite_bans else value
             return
         forced = self.ids == token
         assert forced.any(), "a token that is to be forced must be wanted"
         self.ids, self.values = self.ids[forced], self.values[forced]
+        if despite_bans:
+            self.values[:] = 0.0  # the only one left is certain, whatever its logit
         self._forget_outside()
 
     def ranked(self) -> Ranked:

@@ -14,6 +14,8 @@ from selfdraft.runtime.result import FinishReason, GenerationResult
 from selfdraft.runtime.row_sampler import RowSampler
 from selfdraft.runtime.sampling import resolve_sampling
 from selfdraft.runtime.step_audit import AuditPoint
+from selfdraft.runtime.thinking import ThinkingBudget
+from selfdraft.runtime.thinking_record import ThinkingRecord, thinking_record
 from selfdraft.runtime.verify import Chain
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ class Run:
     reused_tokens: int
     drafted: list[int]
     accepted: list[int]
+    forced_drafts: int = 0
     tokens: list[int] = field(default_factory=list)
     steps: int = 0
     rows: int = 0
@@ -49,8 +52,12 @@ class Run:
         return self.max_tokens - len(self.tokens)
 
     def deliver(self, chain: Chain, *, depth: int) -> None:
-        """Count what a step delivered after verifying ``depth`` drafts."""
+        """Count what a step delivered after verifying ``depth`` drafts of the MTP head.
+
+        Tokens accepted beyond them were put in because they had to follow.
+        """
         self.tokens += chain.tokens
+        self.forced_drafts += max(chain.num_accepted - depth, 0)
         for position in range(depth):
             self.drafted[position] += 1
             self.accepted[position] += position < chain.num_accepted
@@ -71,6 +78,8 @@ class Run:
             steps=self.steps,
             drafted=tuple(self.drafted),
             accepted=tuple(self.accepted),
+            forced_drafts=self.forced_drafts,
+            thinking=self._thinking_record(),
             sampler_fallbacks=self.sampler.fallbacks,
             prefill_s=self.prefill_s,
             decode_s=self.decode_s,
@@ -85,6 +94,18 @@ class Run:
                 blocks_in_use=self.blocks_in_use,
             ),
             audit=tuple(self.audit),
+        )
+
+    def _thinking_record(self) -> ThinkingRecord | None:
+        budget = self.sampler.processor(ThinkingBudget)
+        if self.request.thinking is None or budget is None:
+            return None
+        return thinking_record(
+            self.request.thinking,
+            budget,
+            temperature=self.sampler.law.temperature,
+            prompt_ids=self.request.prompt_ids,
+            reply=self.tokens,
         )
 
     def _finish_reason(self) -> FinishReason | None:

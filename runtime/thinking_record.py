@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+from selfdraft.runtime.subsequences import Matcher
+from selfdraft.runtime.thinking import Thinking, ThinkingBudget, ThinkTags
+
+MAX_COMPLETING = 3
+"""Tokens that the rest of a UTF-8 character can take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +32,52 @@ class ThinkingRecord:
     """More thinking tokens than budget and completion allow, counted in the delivered text."""
     closed: bool
     """No thinking was open when the reply ended."""
+
+
+def thinking_record(
+    thinking: Thinking,
+    budget: ThinkingBudget,
+    *,
+    temperature: float,
+    prompt_ids: Sequence[int],
+    reply: Sequence[int],
+) -> ThinkingRecord:
+    """The record of ``reply``, after which ``budget`` stands.
+
+    Lengths are counted anew in the tokens themselves, so that a budget that was not kept shows.
+    """
+    inside, closed = thought_at(prompt_ids, reply, thinking.tags)
+    drawn = len(set(inside) - set(budget.forced_at))
+    return ThinkingRecord(
+        budget=thinking.budget,
+        temperature=temperature,
+        thinking_tokens=drawn,
+        forced_tokens=len(budget.forced_at),
+        completing_tokens=budget.completing_tokens,
+        triggered=budget.triggered,
+        violated=drawn > thinking.budget + min(budget.completing_tokens, MAX_COMPLETING),
+        closed=closed,
+    )
+
+
+def thought_at(
+    prompt_ids: Sequence[int], reply: Sequence[int], tags: ThinkTags
+) -> tuple[list[int], bool]:
+    """Indices in ``reply`` of the tokens between the tags, and whether thinking is closed."""
+    inside: list[int] = []
+    opened = tags.open_in(prompt_ids)
+    start, end = Matcher(tags.start_ids), Matcher(tags.end_ids)
+    for index, token in enumerate(reply):
+        if not opened:
+            opened = start.push(token)
+            end.reset()
+            continue
+        inside.append(index)
+        if end.push(token):
+            del inside[-len(tags.end_ids) :]
+            opened = False
+            start.reset()
+    return inside, not opened
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
