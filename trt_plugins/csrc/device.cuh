@@ -30,11 +30,6 @@ constexpr int traffic_kinds = 10;
 
 constexpr float infinity = __builtin_bit_cast(float, 0x7f800000);  // NVRTC lacks huge_val
 
-template <class T>
-constexpr T ceil_div(T a, T b) {
-  return (a + b - 1) / b;
-}
-
 #if defined(SELFDRAFT_HOST)
 #include "../host/csrc/intrinsics.hpp"
 #else
@@ -186,6 +181,11 @@ SD_DEVICE float float_from_bits(u32 bits) { return __uint_as_float(bits); }
 SD_DEVICE u32 bits_from_float(float x) { return __float_as_uint(x); }
 SD_DEVICE int count_bits(u32 x) { return __popc(x); }
 #endif
+
+template <class T>
+SD_DEVICE constexpr T ceil_div(T a, T b) {
+  return (a + b - 1) / b;
+}
 
 SD_DEVICE float largest(float a, float b) { return a > b ? a : b; }
 SD_DEVICE bool is_nan(float x) { return (bits_from_float(x) & 0x7fffffffu) > 0x7f800000u; }

@@ -1,0 +1,255 @@
+"""How a step of ``CachedAttention`` is launched: kernels, grids, shared memory, workspace.
+
+Everything follows from attributes, the number of rows and the capacity, never from lengths: one
+plan, and one CUDA graph, serves every step of its shape. Kernels: csrc/, parameters: csrc/step.cuh.
+"""
+
+from __future__ import annotations
+
+from ctypes import c_float, c_int32
+from dataclasses import dataclass
+from typing import Literal
+
+from selfdraft.errors import ConfigError
+from selfdraft.trt_plugins.cached_attention.contract import CachedAttention, Selector
+from selfdraft.trt_plugins.host.launch import POINTER, params_kind
+
+TILE_ROWS = 16
+"""Rows of an MMA tile: query rows times heads of a group."""
+MAX_BLOCKS = 1 << 16
+"""A list entry holds the block id in 16 bits: caches of up to 4,194,304 tokens."""
+HEAD_DIMS = (64, 128, 256)
+SELECTOR_CODES: dict[Selector, int] = {
+    "all": 0,
+    "window": 1,
+    "mean_std": 2,
+    "min_max": 3,
+    "infllm_v2": 4,
+}
+
+POINTERS = (
+    "q",
+    "k",
+    "v",
+    "k_cache",
+    "v_cache",
+    "k_scale",
+    "v_scale",
+    "summary",
+    "past_len",
+    "row_count",
+    "attend_all",
+    "y",
+    "blocks_read",
+    "logits",
+    "keys",
+    "list",
+    "list_count",
+    "partial",
+    "partial_ml",
+)
+INTEGERS = (
+    "batch",
+    "rows",
+    "kv_heads",
+    "group",
+    "blocks",
+    "tiles",
+    "splits",
+    "selector",
+    "sinks",
+    "local_blocks",
+    "budget_tokens",
+    "budget_parts",
+    "sliding_window",
+)
+StepParams = params_kind(
+    "Step",
+    **dict.fromkeys(POINTERS, POINTER),
+    **dict.fromkeys(INTEGERS, c_int32),
+    scale=c_float,
+    spread=c_float,
+)
+"""``struct Step`` of csrc/step.cuh."""
+
+KernelFile = Literal["append", "score", "select", "attend", "combine"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelLaunch:
+    """One launch: ``csrc/<file>.cu``, the kernel's name, and its configuration."""
+
+    file: KernelFile
+    kernel: str
+    grid: tuple[int, int, int]
+    threads: int
+    shared_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepShape:
+    """A step of ``rows`` rows in each of ``batch`` slots, on caches of ``blocks`` blocks.
+
+    ``splits``: CTAs that share the blocks of a tile. Raises ``ConfigError`` for what the kernels
+    do not implement.
+    """
+
+    op: CachedAttention
+    batch: int
+    rows: int
+    blocks: int
+    splits: int
+
+    def __post_init__(self) -> None:
+        op = self.op
+        _require(op.group <= TILE_ROWS, f"group {op.group}", f"at most {TILE_ROWS} heads")
+        _require(op.head_dim in HEAD_DIMS, f"head_dim {op.head_dim}", f"one of {HEAD_DIMS}")
+        _require(op.kv_dtype in ("fp16", "int8"), f"kv_dtype {op.kv_dtype}", "fp16 or int8")
+        _require(self.blocks < MAX_BLOCKS, f"{self.blocks} cache blocks", f"below {MAX_BLOCKS}")
+        _require(self.splits >= 1, f"{self.splits} splits", "at least 1")
+
+    @property
+    def tile_query_rows(self) -> int:
+        """Query rows of a tile: whole rows only, so that a row's heads share list and scores."""
+        return TILE_ROWS // self.op.group
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of a slot and kv head (T)."""
+        return -(-self.rows // self.tile_query_rows)
+
+    @property
+    def integers(self) -> dict[str, int]:
+        """The integer fields of ``StepParams``."""
+        op = self.op
+        return {
+            "batch": self.batch,
+            "rows": self.rows,
+            "kv_heads": op.num_kv_heads,
+            "group": op.group,
+            "blocks": self.blocks,
+            "tiles": self.tiles,
+            "splits": self.splits,
+            "selector": SELECTOR_CODES[op.selector],
+            "sinks": op.sinks,
+            "local_blocks": op.local_blocks,
+            "budget_tokens": op.budget_tokens,
+            "budget_parts": op.budget_parts,
+            "sliding_window": op.sliding_window,
+        }
+
+    @property
+    def workspace(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        """Shape and dtype of each workspace array; undefined before a step, dead after it."""
+        heads = (self.batch, self.op.num_kv_heads, self.tiles)
+        columns = self.blocks * (5 if self.op.selector == "infllm_v2" else 1)
+        split = (*heads, self.splits, TILE_ROWS)
+        arrays: dict[str, tuple[tuple[int, ...], str]] = {
+            "list": ((*heads, self.blocks), "uint32"),
+            "list_count": (heads, "int32"),
+            "partial": ((*split, self.op.head_dim), "float32"),
+            "partial_ml": ((*split, 2), "float32"),
+        }
+        if self.op.summary_vectors:
+            arrays["logits"] = ((*heads, TILE_ROWS, columns), "float32")
+            arrays["keys"] = ((*heads, TILE_ROWS, self.blocks), "uint32")
+        return arrays
+
+    def launches(self) -> tuple[KernelLaunch, ...]:
+        """The step's kernels in their order."""
+        scored = (_score(self),) if self.op.summary_vectors else ()
+        return (_append(self), *scored, _select(self), _attend(self), _combine(self))
+
+
+def state_shapes(op: CachedAttention, *, batch: int, blocks: int) -> dict[str, tuple[int, ...]]:
+    """Layouts of the states on Orin: KV ``[B, blocks, Hkv, 64, d]``, head-major summaries."""
+    cache = (batch, blocks, op.num_kv_heads, op.block)
+    shapes = {
+        "k_cache": (*cache, op.head_dim),
+        "v_cache": (*cache, op.head_dim),
+        "k_scale": cache,
+        "v_scale": cache,
+        "summary": (batch, op.num_kv_heads, blocks, op.summary_vectors, op.head_dim),
+    }
+    return {name: shapes[name] for name in op.states}
+
+
+def _require(holds: bool, found: str, wanted: str) -> None:
+    if not holds:
+        raise ConfigError(
+            f"the CachedAttention kernels take {wanted}, found {found}",
+            hint="choose a smaller context, or a target whose body is not these kernels",
+        )
+
+
+def _query_bytes(op: CachedAttention) -> int:
+    return TILE_ROWS * (op.head_dim + 8) * 2
+
+
+def _append(shape: StepShape) -> KernelLaunch:
+    op = shape.op
+    reach = 1 if op.selector == "infllm_v2" else 0
+    touched = 1 + -(-shape.rows // op.block) + reach
+    return KernelLaunch(
+        file="append",
+        kernel=f"append_{op.kv_dtype}_d{op.head_dim}",
+        grid=(touched, op.num_kv_heads, shape.batch),
+        threads=128,
+        shared_bytes=512,
+    )
+
+
+def _score(shape: StepShape) -> KernelLaunch:
+    op = shape.op
+    kind = "windows" if op.selector == "infllm_v2" else "blocks"
+    return KernelLaunch(
+        file="score",
+        kernel=f"score_{kind}_d{op.head_dim}",
+        grid=(-(-shape.blocks // 64), op.num_kv_heads * shape.tiles, shape.batch),
+        threads=128,
+        shared_bytes=_query_bytes(op),
+    )
+
+
+def _select(shape: StepShape) -> KernelLaunch:
+    return KernelLaunch(
+        file="select",
+        kernel="select_blocks",
+        grid=(shape.tiles, shape.op.num_kv_heads, shape.batch),
+        threads=256,
+        shared_bytes=4096,
+    )
+
+
+def _attend(shape: StepShape) -> KernelLaunch:
+    op = shape.op
+    return KernelLaunch(
+        file="attend",
+        kernel=f"attend_{op.kv_dtype}_d{op.head_dim}",
+        grid=(shape.splits, op.num_kv_heads * shape.tiles, shape.batch),
+        threads=128,
+        shared_bytes=_attend_bytes(shape),
+    )
+
+
+def _attend_bytes(shape: StepShape) -> int:
+    """Two stages of K and V, queries, weights, the warps' notes, and the queue of blocks."""
+    op = shape.op
+    tokens = 32 if op.head_dim == 256 and op.kv_dtype == "fp16" else 64
+    token_bytes = op.head_dim + 2 if op.kv_dtype == "int8" else 2 * op.head_dim
+    stages = 2 * 2 * tokens * token_bytes
+    weights = TILE_ROWS * (tokens + 8) * 2
+    notes = 4 * TILE_ROWS * 4
+    queue = -(-shape.blocks // shape.splits) * 4
+    return stages + _query_bytes(op) + weights + notes + queue
+
+
+def _combine(shape: StepShape) -> KernelLaunch:
+    op = shape.op
+    return KernelLaunch(
+        file="combine",
+        kernel=f"combine_d{op.head_dim}",
+        grid=(shape.rows, op.num_kv_heads, shape.batch),
+        threads=128,
+        shared_bytes=128,
+    )
