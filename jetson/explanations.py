@@ -336,7 +336,7 @@ PYTHON = (
         example="ERROR: No matching distribution found for onnxruntime-gpu",
         cause="the default index has no wheel for JetPack 6 (Python 3.10, Tegra's CUDA 12.6); the "
         "Jetson AI Lab's index moved from .dev to .io",
-        mend=f"pip install onnxruntime-gpu --index-url {JETPACK_6_INDEX}    # JetPack 7.2: pip "
+        mend=f"pip install onnxruntime-gpu --extra-index-url {JETPACK_6_INDEX}    # JetPack 7.2: pip "
         "install onnxruntime-gpu",
         kinds=(24,),
         checks=("onnxruntime-gpu",),

@@ -15,5 +15,5 @@ def onnxruntime_install(jetpack: str | None) -> str:
     """The command that installs ONNX Runtime with CUDA on this JetPack. From 7.2 on Orin takes the
     generic arm64 wheels; version 1.27 is the first that serves TensorRT 11."""
     if (jetpack or "").startswith("6"):
-        return f"pip install onnxruntime-gpu --index-url {JETPACK_6_INDEX}"
+        return f"pip install onnxruntime-gpu --extra-index-url {JETPACK_6_INDEX}"
     return "pip install 'onnxruntime-gpu>=1.27'"

