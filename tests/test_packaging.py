@@ -47,3 +47,12 @@ def test_folders_are_importable_below_selfdraft_only(name: str) -> None:
     for key in ("purelib", "platlib"):
         assert not (Path(sysconfig.get_paths()[key]) / name).exists()
     assert (ROOT / "src" / "selfdraft" / name).resolve() == ROOT / name
+
+
+def test_git_ignores_no_folder_of_the_sources() -> None:
+    """A pattern without a leading slash holds at every depth: ``build/`` would hide a package."""
+    patterns = (ROOT / ".gitignore").read_text().split()
+    anywhere = {name.strip("/") for name in patterns if not name.startswith("/")}
+    for folder in FOLDERS:
+        for file in (ROOT / folder).rglob("*.py"):
+            assert not anywhere & set(file.relative_to(ROOT).parts), file
