@@ -18,6 +18,8 @@ jetpack=
 action=set_up
 onnxruntime=gpu
 with_pycuda=yes
+with_kernels=yes
+kernels=${SELFDRAFT_HOME:-$HOME/.cache/selfdraft}/kernels
 missing=0
 
 usage() {
@@ -30,6 +32,7 @@ usage: jetson/setup.sh [--check | --uninstall] [options]
   --jetpack 6|7       where /etc/nv_tegra_release is not there to tell (containers)
   --cpu-onnxruntime   ONNX Runtime without CUDA, from the default index
   --no-pycuda         leave pycuda out; the TensorRT backend needs it
+  --no-kernels        do not compile the GPU kernels; the TensorRT backend needs them
   -h, --help          this text
 TEXT
 }
@@ -48,6 +51,7 @@ parse_options() {
       --jetpack) jetpack=${2:?--jetpack needs 6 or 7} && shift ;;
       --cpu-onnxruntime) onnxruntime=cpu ;;
       --no-pycuda) with_pycuda=no ;;
+      --no-kernels) with_kernels=no ;;
       -h | --help) usage && exit 0 ;;
       *) fail $EXIT_CONFIG "unknown option $1" "see: jetson/setup.sh --help" ;;
     esac
@@ -106,7 +110,8 @@ as_root() {
 
 packages() {
   printf '%s\n' "$python-venv" "$python-dev" g++ python3-libnvinfer libnvinfer-bin
-  [ $with_pycuda = no ] || printf '%s\n' "cuda-nvcc-$cuda" "cuda-cudart-dev-$cuda" "libcurand-dev-$cuda"
+  [ $with_pycuda$with_kernels = nono ] || printf '%s\n' "cuda-nvcc-$cuda" "cuda-cudart-dev-$cuda"
+  [ $with_pycuda = no ] || printf '%s\n' "libcurand-dev-$cuda"
 }
 
 missing_packages() {
@@ -192,16 +197,16 @@ install_pycuda() {
   PATH="$root/usr/local/cuda/bin:$PATH" CUDA_ROOT="$root/usr/local/cuda" pip_install pycuda
 }
 
-has_plugin_command() { [ -f "$source_folder/cli/plugins.py" ]; }
+has_kernels() { # compiled, and none of their sources is newer
+  local cubin
+  cubin=$(find "$kernels" -name '*.cubin' -print -quit 2>/dev/null)
+  [ -n "$cubin" ] &&
+    [ -z "$(find "$source_folder/trt_plugins" -name '*.cu*' -newer "$cubin" -print -quit)" ]
+}
 
-build_plugins() {
-  if ! has_plugin_command; then
-    printf 'skipped  plugin library: this version of selfdraft has no kernels for TensorRT yet\n'
-  elif [ $action = check ]; then
-    printf 'note     plugin library: built by %s/bin/selfdraft plugins build\n' "$venv"
-  else
-    PATH="$root/usr/local/cuda/bin:$PATH" "$venv/bin/selfdraft" plugins build
-  fi
+build_kernels() {
+  PATH="$root/usr/local/cuda/bin:$PATH" "$venv/bin/selfdraft" plugins build --arch sm_87 \
+    --output "$kernels"
 }
 
 set_up() {
@@ -212,7 +217,7 @@ set_up() {
   step "selfdraft" has_selfdraft install_selfdraft
   step "ONNX Runtime ($onnxruntime)" has_onnxruntime install_onnxruntime
   [ $with_pycuda = no ] || step "pycuda" has_pycuda install_pycuda
-  build_plugins
+  [ $with_kernels = no ] || step "GPU kernels in $kernels" has_kernels build_kernels
   power_advice
 }
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -62,13 +64,13 @@ def test_second_run_does_nothing(jetpack_6: StubBoard) -> None:
     before = jetpack_6.log()
     done = jetpack_6.run(SCRIPT)
     assert done.returncode == 0 and jetpack_6.log() == before
-    assert "doing" not in done.stdout and done.stdout.count("ok  ") == 6
+    assert "doing" not in done.stdout and done.stdout.count("ok  ") == 7
 
 
 def test_check_changes_nothing_and_counts_what_is_missing(jetpack_6: StubBoard) -> None:
     done = jetpack_6.run(SCRIPT, "--check")
     assert done.returncode == 6 and jetpack_6.log() == []
-    assert done.stdout.count("missing  ") == 6 and "error: 6 steps are missing" in done.stderr
+    assert done.stdout.count("missing  ") == 7 and "error: 7 steps are missing" in done.stderr
     assert not jetpack_6.venv.exists()
 
 
@@ -94,9 +96,10 @@ def test_pycuda_is_built_with_nvcc_on_the_path(jetpack_6: StubBoard) -> None:
 
 
 def test_options_leave_cuda_parts_out(jetpack_6: StubBoard) -> None:
-    done = jetpack_6.run(SCRIPT, "--cpu-onnxruntime", "--no-pycuda")
+    done = jetpack_6.run(SCRIPT, "--cpu-onnxruntime", "--no-pycuda", "--no-kernels")
     assert done.returncode == 0
     assert pip_lines(jetpack_6)[1:] == ["onnxruntime numpy<2"]
+    assert not any("plugins build" in line for line in jetpack_6.log())
     assert "cuda-nvcc-12-6" not in (jetpack_6.state / "packages").read_text().split()
 
 
@@ -105,24 +108,30 @@ def clone(tmp_path: Path) -> Path:
     """A clone with nothing but the script."""
     folder = tmp_path / "clone"
     (folder / "jetson").mkdir(parents=True)
-    (folder / "cli").mkdir()
+    (folder / "trt_plugins").mkdir()
     shutil.copy(SCRIPT, folder / "jetson")
     (folder / "pyproject.toml").write_text("")
     return folder
 
 
-def test_missing_plugin_build_is_said(jetpack_6: StubBoard, clone: Path) -> None:
-    done = jetpack_6.run(clone / "jetson" / "setup.sh")
-    assert done.returncode == 0 and "skipped  plugin library" in done.stdout
-
-
-def test_plugins_are_built_where_this_version_can(jetpack_6: StubBoard, clone: Path) -> None:
-    (clone / "cli" / "plugins.py").write_text("")
-    script = clone / "jetson" / "setup.sh"
-    assert "note     plugin library" in jetpack_6.run(script, "--check").stdout
-    done = jetpack_6.run(script)
+def test_kernels_are_compiled_with_nvcc_on_the_path(jetpack_6: StubBoard) -> None:
+    done = jetpack_6.run(SCRIPT)
+    folder = jetpack_6.root / "home/.cache/selfdraft/kernels"
     assert done.returncode == 0, done.stderr
-    assert jetpack_6.log()[-1] == "selfdraft plugins build"
+    assert f"selfdraft plugins build --arch sm_87 --output {folder}" in jetpack_6.log()
+    assert [path.name for path in folder.iterdir()] == ["sm_87.cubin"]
+
+
+def test_kernels_are_compiled_again_when_a_source_is_newer(
+    jetpack_6: StubBoard, clone: Path
+) -> None:
+    script = clone / "jetson" / "setup.sh"
+    jetpack_6.run(script)
+    source = clone / "trt_plugins" / "kernel.cu"
+    source.write_text("")
+    os.utime(source, (time.time() + 60, time.time() + 60))
+    jetpack_6.run(script)
+    assert sum("plugins build" in line for line in jetpack_6.log()) == 2
 
 
 def test_script_outside_a_clone_says_so(jetpack_6: StubBoard, clone: Path) -> None:

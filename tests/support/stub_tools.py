@@ -43,13 +43,18 @@ case "$*" in
   *"pip uninstall"*) ;;
   *onnxruntime-gpu*) [ -z "${STUB_NO_GPU_WHEEL:-}" ] && echo onnxruntime-gpu >>"$STUB_STATE/modules" ;;
   *onnxruntime*) echo onnxruntime >>"$STUB_STATE/modules" ;;
-  *pycuda*) command -v nvcc >/dev/null && echo pycuda >>"$STUB_STATE/modules" ;;
+  *pycuda*) [ "$(command -v nvcc)" = "$SELFDRAFT_SETUP_ROOT/usr/local/cuda/bin/nvcc" ] && echo pycuda >>"$STUB_STATE/modules" ;;
   *" -e "*)
     echo selfdraft >>"$STUB_STATE/modules"
-    printf '#!/usr/bin/env bash\necho "selfdraft $*" >>"$STUB_STATE/log"\n' >"${0%/*}/selfdraft"
-    chmod +x "${0%/*}/selfdraft"
+    cp "$STUB_STATE/venv-selfdraft" "${0%/*}/selfdraft"
     ;;
 esac
+"""
+
+_VENV_SELFDRAFT = """
+echo "selfdraft $*" >>"$STUB_STATE/log"
+[ "$(command -v nvcc)" = "$SELFDRAFT_SETUP_ROOT/usr/local/cuda/bin/nvcc" ] || exit 5
+mkdir -p "${!#}" && touch "${!#}/sm_87.cubin"
 """
 
 
@@ -114,6 +119,7 @@ def stub_board(folder: Path, *, release: str | None, python: str) -> StubBoard:
         (root / "usr/bin" / python, _PYTHON),
         (root / "usr/local/cuda/bin/nvcc", "true"),
         (state / "venv-python", _VENV_PYTHON),
+        (state / "venv-selfdraft", _VENV_SELFDRAFT),
     ):
         path.write_text(f"#!/usr/bin/env bash\n{text}")
         path.chmod(0o755)

@@ -39,7 +39,12 @@ class Nvrtc:
 
     def compile(self, source: Path, *, arch: str, include: Sequence[Path]) -> Compiled:
         """Compile for ``arch``. Raises ``DeviceError`` with the compiler's error."""
-        options = [f"--gpu-architecture={arch}", CXX_STANDARD, "--ptxas-options=-v", "-default-device"]
+        options = [
+            f"--gpu-architecture={arch}",
+            CXX_STANDARD,
+            "--ptxas-options=-v",
+            "-default-device",
+        ]
         options += [f"-I{path}" for path in (source.parent, *include)]
         program = ctypes.c_void_p()
         text, name = source.read_bytes(), source.name.encode()
