@@ -18,14 +18,12 @@ from selfdraft.cli.interrupts import stop_on_interrupt
 from selfdraft.cli.prompts import ReplyOptions, reply_request, template_args
 from selfdraft.cli.reply import (
     Reply,
-    end_ids,
     reply_record,
     stream_reply,
     summary_line,
 )
 from selfdraft.cli.session import Session
 from selfdraft.errors import ConfigError, ResourceError, ToolkitError
-from selfdraft.runtime.request import Request
 from selfdraft.runtime.result import GenerationResult
 from selfdraft.strict import closest_hint
 
@@ -156,14 +154,13 @@ class Chat:
             reply = stream_reply(
                 self._loop,
                 request,
-                self._session,
                 show=show,
                 stop=stop,
                 on_prefill=prompt_progress,
             )
         writer.finish()
         if reply.result.tokens:
-            self._keep(reply, request)
+            self._keep(reply)
         if self._view.as_json:
             bundle = str(self._session.bundle.path)
             print_json_line(reply_record(reply, bundle=bundle, prompt_ids=ids))
@@ -180,10 +177,12 @@ class Chat:
                 "a larger --context may be possible (selfdraft inspect)",
             )
 
-    def _keep(self, reply: Reply, request: Request) -> None:
+    def _keep(self, reply: Reply) -> None:
         tokens = list(reply.result.tokens)
-        ends = end_ids(self._session.bundle.manifest, request)
-        if tokens and tokens[-1] in ends:
+        if reply.result.finish_reason == "eos" or isinstance(reply.result.stop_reason, int):
+            tokens.pop()
+        # A stop string may begin inside a token, whose text is then only said in part.
+        while tokens and not reply.text.startswith(self._session.tokenizer.decode(tokens)):
             tokens.pop()
         self._conversation.add_turn(reply.text, tokens)
         self._results.append(reply.result)

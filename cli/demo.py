@@ -103,10 +103,10 @@ def _answer(session: Session, text: str, request: Request, *, as_json: bool) -> 
     from selfdraft.cli.reply import stream_reply, summary_line
 
     if as_json:
-        return stream_reply(session.loop(), request, session, show=lambda _text, _drafted: None)
+        return stream_reply(session.loop(), request, show=lambda _text, _drafted: None)
     note(f"> {text}")
     writer = TextWriter()
-    reply = stream_reply(session.loop(), request, session, show=writer.write)
+    reply = stream_reply(session.loop(), request, show=writer.write)
     writer.finish()
     note(summary_line(reply.result))
     return reply

@@ -154,7 +154,7 @@ def _generate(
     pieces: list[tuple[str, bool]] = []
     show = writer.write if live else lambda text, drafted: pieces.append((text, drafted))
     try:
-        reply = stream_reply(loop, request, session, show=show, on_prefill=prompt_progress)
+        reply = stream_reply(loop, request, show=show, on_prefill=prompt_progress)
     finally:
         if live:
             writer.finish()

@@ -9,18 +9,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from selfdraft.errors import ConfigError
-from selfdraft.manifest import Manifest
 from selfdraft.runtime.chat_template import Message
 from selfdraft.runtime.request import Request
 from selfdraft.runtime.sampling import SamplingParams
 from selfdraft.runtime.tokenizer import Tokenizer
-from selfdraft.strict import closest_hint
 
 if TYPE_CHECKING:
     from selfdraft.cli.session import Session
 
 STDIN = "-"
-MODES = ("greedy", "match")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,37 +57,17 @@ def reply_request(session: Session, ids: Sequence[int], options: ReplyOptions) -
     """The request for a reply to the tokens ``ids``."""
     return Request(
         prompt_ids=tuple(ids),
-        sampling=sampling_params(options.sampling, session.bundle.manifest),
+        sampling=sampling_params(options.sampling),
         max_tokens=options.max_tokens,
         stop_token_ids=stop_ids(options.stop_tokens, session.tokenizer),
     )
 
 
-def sampling_params(options: SamplingOptions, manifest: Manifest) -> SamplingParams:
+def sampling_params(options: SamplingOptions) -> SamplingParams:
     """Parameters of the draw; ``ConfigError`` where ``--mode`` and the others disagree."""
-    temperature = options.temperature
-    if options.mode is not None and options.mode not in MODES:
-        raise ConfigError(
-            f"unknown mode {options.mode!r}{closest_hint(options.mode, MODES)}",
-            hint=f"choose one of: {', '.join(MODES)}",
-        )
-    if options.mode == "greedy":
-        if temperature:
-            raise ConfigError(
-                f"--mode greedy has no temperature, {temperature} is given",
-                hint="leave --temperature out, or use --mode match",
-            )
-        temperature = 0.0
-    if options.mode == "match":
-        if temperature == 0:
-            raise ConfigError(
-                "--mode match draws tokens, at temperature 0 there is nothing to draw",
-                hint="give a --temperature above 0, or use --mode greedy",
-            )
-        if temperature is None and not manifest.sampling.temperature:
-            temperature = 1.0
     return SamplingParams(
-        temperature=temperature,
+        verification=options.mode,
+        temperature=options.temperature,
         top_k=options.top_k,
         top_p=options.top_p,
         min_p=options.min_p,

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from selfdraft.cli.attention_counters import attention_facts, attention_text, audit_text
 from selfdraft.cli.interrupts import StopFlag
-from selfdraft.manifest import Manifest
 from selfdraft.runtime.loop import DecodeLoop
 from selfdraft.runtime.request import Request
 from selfdraft.runtime.result import GenerationResult, TokenEvent
-from selfdraft.runtime.text_stream import TextStream
-
-if TYPE_CHECKING:
-    from selfdraft.cli.session import Session
 
 SLOT = 0
 SCHEMA = "selfdraft.generation/1"
@@ -39,7 +34,6 @@ class Reply:
 def stream_reply(
     loop: DecodeLoop,
     request: Request,
-    session: Session,
     *,
     show: Show,
     stop: StopFlag | None = None,
@@ -47,10 +41,10 @@ def stream_reply(
 ) -> Reply:
     """Run ``request`` in the first slot to its end, or until ``stop`` is set.
 
-    The end or stop token is not part of the text.
+    The loop must have a tokenizer. The end or stop token is not part of the text.
     """
     stop = stop or StopFlag()
-    shown = _ShownText(session, request, show)
+    shown = _ShownText(show)
 
     def prefilled(done: int, total: int) -> None:
         stop.check()
@@ -64,44 +58,34 @@ def stream_reply(
             shown.take(loop.step())
     except StopFlag.Stopped:
         loop.cancel(SLOT)
-    shown.finish()
+    result = loop.result(SLOT)
+    shown.finish(result)
     return Reply(
-        text="".join(shown.parts),
-        drafted=tuple(shown.drafted),
-        result=loop.result(SLOT),
-        stopped=stop.is_set,
+        text=result.text or "", drafted=tuple(shown.drafted), result=result, stopped=stop.is_set
     )
 
 
 class _ShownText:
     """The text of a reply as it grows."""
 
-    def __init__(self, session: Session, request: Request, show: Show) -> None:
-        self._stream = TextStream(session.tokenizer)
-        self._ends = end_ids(session.bundle.manifest, request)
+    def __init__(self, show: Show) -> None:
         self._show = show
-        self.parts: list[str] = []
+        self._length = 0
         self.drafted: list[bool] = []
 
     def take(self, events: list[TokenEvent]) -> None:
         for event in events:
             self.drafted.append(event.drafted)
-            if event.token not in self._ends:
-                self._emit(self._stream.push([event.token]), event.drafted)
+            self._emit(event.text, event.drafted)
 
-    def finish(self) -> None:
-        self._emit(self._stream.finish(), False)
+    def finish(self, result: GenerationResult) -> None:
+        """Show what a reply that was stopped had held back."""
+        self._emit((result.text or "")[self._length :], False)
 
     def _emit(self, text: str, from_draft: bool) -> None:
         if text:
-            self.parts.append(text)
+            self._length += len(text)
             self._show(text, from_draft)
-
-
-def end_ids(manifest: Manifest, request: Request) -> frozenset[int]:
-    """Tokens that end the reply to ``request``; the last token of a reply, or none of it."""
-    own = () if request.ignore_eos else manifest.text.eos_ids
-    return frozenset(own) | frozenset(request.stop_token_ids)
 
 
 def reply_record(reply: Reply, *, bundle: str, prompt_ids: Sequence[int]) -> dict[str, Any]:
@@ -111,8 +95,8 @@ def reply_record(reply: Reply, *, bundle: str, prompt_ids: Sequence[int]) -> dic
         "schema": SCHEMA,
         "bundle": bundle,
         "prompt_ids": list(prompt_ids),
-        "text": reply.text,
         **asdict(result),
+        "text": reply.text,
         "attention": attention_facts([result]),
         "drafted_tokens": reply.drafted,
         "acceptance_per_position": result.acceptance_per_position,

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from selfdraft.errors import BundleError, ConfigError
 from selfdraft.runtime.bundle import Bundle, open_bundle
 from selfdraft.runtime.chat_template import ChatTemplate, SpecialTexts
-from selfdraft.runtime.loop import MAX_DRAFTS, DecodeLoop
+from selfdraft.runtime.loop import DecodeLoop
+from selfdraft.runtime.loop_options import MAX_DRAFTS
 from selfdraft.runtime.tokenizer import Tokenizer
 from selfdraft.strict import closest_hint
 
@@ -82,6 +83,7 @@ class Session:
             step_rows=MAX_DRAFTS + 1 if self.options.bit_exact else 1,
             forced_acceptance=forced_acceptance,
             audit_every=self.options.audit_every,
+            tokenizer=self.tokenizer,
         )
 
     def chat_template(self) -> ChatTemplate:

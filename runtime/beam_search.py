@@ -161,7 +161,7 @@ class _Search:
             None,
             chunk_rows=self._backend.manifest.limits.prefill_rows,
         )
-        output = prefill.run([0], on_progress).output
+        output = prefill.run({0: len(prompt_ids)}, on_progress).output
         prefilled = time.perf_counter()
         beams = self._advance([_Beam()], output)
         steps = 0

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from selfdraft.runtime.backend import Backend, DeviceTensor, MtpOutput, States
+import numpy as np
+
+from selfdraft.runtime.backend import (
+    Backend,
+    DeviceTensor,
+    FloatArray,
+    IntArray,
+    MtpOutput,
+    States,
+)
 from selfdraft.runtime.slots import SlotTable, StepArrays, StepPool
+
+Chooser = Callable[[FloatArray, IntArray], int]
+"""Picks a draft from the head's sorted candidates ``values, ids [C]``; called link by link."""
 
 
 class Drafter(Protocol):
@@ -17,9 +29,16 @@ class Drafter(Protocol):
         ...
 
     def propose(
-        self, hidden: DeviceTensor, num_rows: int, depths: Sequence[int]
+        self,
+        hidden: DeviceTensor,
+        num_rows: int,
+        depths: Sequence[int],
+        choosers: Mapping[int, Chooser] | None = None,
     ) -> list[list[int]]:
-        """Catch up, then draft ``depths[b]`` tokens for each slot b."""
+        """Catch up, then draft ``depths[b]`` tokens for each slot b.
+
+        Drafts are the likeliest tokens, but for slots that have a chooser.
+        """
         ...
 
 
@@ -64,7 +83,11 @@ class MtpDrafter:
         return output
 
     def propose(
-        self, hidden: DeviceTensor, num_rows: int, depths: Sequence[int]
+        self,
+        hidden: DeviceTensor,
+        num_rows: int,
+        depths: Sequence[int],
+        choosers: Mapping[int, Chooser] | None = None,
     ) -> list[list[int]]:
         """The first ``depths[b]`` drafts of each slot b."""
         output = self.catch_up(hidden, num_rows)
@@ -75,15 +98,37 @@ class MtpDrafter:
                 row_count=[int(depth > link) for depth in depths],
                 attend_all=self._all_sparse,
             )
-            following = self._backend.run_mtp(self._states, step, output.draft_ids, output.hidden)
+            fed = self._chosen(output, chains, depths, choosers) if choosers else output.draft_ids
+            following = self._backend.run_mtp(self._states, step, fed, output.hidden)
             # Read only now: the next link runs meanwhile where the backend works ahead.
-            self._lengthen(chains, depths, output)
+            if not choosers:
+                self._lengthen(chains, depths, self._backend.to_host(output.draft_ids))
             output = following
-        self._lengthen(chains, depths, output)
+        if choosers:
+            self._chosen(output, chains, depths, choosers)
+        else:
+            self._lengthen(chains, depths, self._backend.to_host(output.draft_ids))
         return chains
 
-    def _lengthen(self, chains: list[list[int]], depths: Sequence[int], output: MtpOutput) -> None:
+    def _chosen(
+        self,
+        output: MtpOutput,
+        chains: list[list[int]],
+        depths: Sequence[int],
+        choosers: Mapping[int, Chooser],
+    ) -> IntArray:
+        """The drafts of one link ``[B, 1]``, added to the chains that want one more."""
+        ids = np.array(self._backend.to_host(output.draft_ids))
+        for slot, chooser in choosers.items():
+            if len(chains[slot]) < depths[slot]:
+                ids[slot, 0] = chooser(output.top_values[slot, 0], output.top_ids[slot, 0])
+        self._lengthen(chains, depths, ids)
+        return ids
+
+    def _lengthen(
+        self, chains: list[list[int]], depths: Sequence[int], draft_ids: IntArray
+    ) -> None:
         """Add the newest draft to the chain of each slot that wants one more."""
-        for slot, drafts in enumerate(self._backend.to_host(output.draft_ids).tolist()):  # [B, 1]
+        for slot, drafts in enumerate(draft_ids.tolist()):  # [B, 1]
             if len(chains[slot]) < depths[slot]:
                 chains[slot] += drafts

@@ -1,10 +1,12 @@
-"""Inverse transform over ranked candidates, or the proof that they do not decide the draw."""
+"""What ranked candidates tell about a row's law: the rank drawn, the ranks kept, a rank's share.
+
+Or that they do not tell it, because tokens outside them might matter.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +14,7 @@ from numpy.typing import NDArray
 from selfdraft.runtime.sampling import SamplingLaw
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
+class Interval(NamedTuple):
     """A number known to lie between ``low`` and ``high``."""
 
     low: float
@@ -38,6 +39,67 @@ def draw_rank(
     an interval; the answer is given only where both ends agree, so it is the one of the full row.
     With ``C = V`` there is always an answer: it defines the law.
     """
+    known = _known(values, law, vocab_size, bound, normaliser)
+    count, kept_mass, mass = known.num_kept, known.kept_mass, known.mass
+    low = int(mass.searchsorted(uniform * kept_mass.low, side="right"))
+    if count.high > len(mass) or count.low != count.high:
+        high = int(mass.searchsorted(uniform * kept_mass.high, side="right"))
+        return low if low == high < min(len(mass), count.low) else None
+    # Rounding may carry the draw past the kept mass: the last token with any mass takes it.
+    last = int(np.count_nonzero(known.weights[: int(count.low)])) - 1
+    return min(low, last)
+
+
+def kept_ranks(
+    values: NDArray[np.floating[Any]],
+    law: SamplingLaw,
+    *,
+    vocab_size: int,
+    normaliser: float | None = None,
+    bound: float | None = None,
+) -> NDArray[np.float64] | None:
+    """Weights of the ranks that top-k, top-p and min-p keep; None where tokens outside may count.
+
+    Arguments as in ``draw_rank``.
+    """
+    known = _known(values, law, vocab_size, bound, normaliser)
+    if known.num_kept.high > len(known.mass) or known.num_kept.low != known.num_kept.high:
+        return None
+    return known.weights[: int(known.num_kept.low)]
+
+
+def share_of_rank(
+    values: NDArray[np.floating[Any]],
+    law: SamplingLaw,
+    rank: int,
+    *,
+    vocab_size: int,
+    bound: float | None = None,
+) -> Interval:
+    """Bounds of the probability of one rank. Arguments as in ``draw_rank``."""
+    known = _known(values, law, vocab_size, bound, None)
+    weight = float(known.weights[rank]) if rank < len(known.weights) else 0.0
+    low = weight / known.kept_mass.high if rank < known.num_kept.low else 0.0
+    high = weight / known.kept_mass.low if rank < known.num_kept.high else 0.0
+    return Interval(low, high)
+
+
+class _Known(NamedTuple):
+    """What the candidates tell about the kept ranks."""
+
+    weights: NDArray[np.float64]
+    mass: NDArray[np.float64]
+    num_kept: Interval
+    kept_mass: Interval
+
+
+def _known(
+    values: NDArray[np.floating[Any]],
+    law: SamplingLaw,
+    vocab_size: int,
+    bound: float | None,
+    normaliser: float | None,
+) -> _Known:
     num_kept = min(law.top_k or vocab_size, vocab_size)
     num_known = min(num_kept, len(values))
     outside = num_kept - num_known
@@ -50,14 +112,7 @@ def draw_rank(
         largest = math.exp((bound - float(logits[0])) / law.temperature)
     total = _total(mass, largest, outside, margin, normaliser if not law.top_k else None)
     count = _kept_count(weights, mass, law, outside, total)
-    kept_mass = _kept_mass(mass, count, num_known + outside, total)
-    low = int(mass.searchsorted(uniform * kept_mass.low, side="right"))
-    if count.high > num_known or count.low != count.high:
-        high = int(mass.searchsorted(uniform * kept_mass.high, side="right"))
-        return low if low == high < min(num_known, count.low) else None
-    # Rounding may carry the draw past the kept mass: the last token with any mass takes it.
-    last = int(np.count_nonzero(weights[: int(count.low)])) - 1
-    return min(low, last)
+    return _Known(weights, mass, count, _kept_mass(mass, count, num_known + outside, total))
 
 
 def _total(

@@ -15,27 +15,31 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from selfdraft.errors import ConfigError, ResourceError
+from selfdraft.errors import ConfigError
 from selfdraft.manifest import MAX_STEP_ROWS, RESERVE_SLOTS, capacity_for
 from selfdraft.runtime.attention_record import BlockCounter
-from selfdraft.runtime.backend import BackboneOutput, Backend, DeviceTensor, OutputRow
+from selfdraft.runtime.backend import BackboneOutput, Backend, DeviceTensor
+from selfdraft.runtime.chain_rows import ChainRows
 from selfdraft.runtime.draft import Drafter, MtpDrafter
+from selfdraft.runtime.drawn_drafts import DrawnDrafts
+from selfdraft.runtime.loop_options import (
+    check_request,
+    checked,
+    checked_drafts,
+    verify_arrays,
+)
 from selfdraft.runtime.prefill import SPARSE_CHUNK_ROWS, OnProgress, Prefill
 from selfdraft.runtime.request import Request
 from selfdraft.runtime.result import GenerationResult, TokenEvent
 from selfdraft.runtime.run import Run, start_run
 from selfdraft.runtime.slot_cache import SlotCache
 from selfdraft.runtime.slot_checks import check_fits, check_states, checked_prefill_attention
-from selfdraft.runtime.slots import SlotTable, StepArrays
+from selfdraft.runtime.slots import SlotTable
 from selfdraft.runtime.step_audit import StepAudit
 from selfdraft.runtime.verify import ForcedAcceptance, Verdict, accept_while_equal
 
 if TYPE_CHECKING:
     from selfdraft.runtime.tokenizer import Tokenizer
-
-MAX_DRAFTS = 8
 
 
 class DecodeLoop:
@@ -69,8 +73,8 @@ class DecodeLoop:
             raise ConfigError(f"batch is {batch}", hint="give batch a value from 1")
         self._backend = backend
         self._tokenizer = tokenizer
-        self.drafts = _checked_drafts(backend, drafts)
-        self.context_length = _checked(
+        self.drafts = checked_drafts(backend, drafts)
+        self.context_length = checked(
             "context_length", context_length, limits.context_length, 2, limits.context_length
         )
         self.prefill_attention = checked_prefill_attention(backend.manifest, prefill_attention)
@@ -79,8 +83,8 @@ class DecodeLoop:
         usual_rows = limits.prefill_rows
         if self.prefill_attention == "sparse":
             usual_rows = min(usual_rows, SPARSE_CHUNK_ROWS)
-        chunk_rows = _checked("prefill_rows", prefill_rows, usual_rows, 1, limits.context_length)
-        num_rows = max(self.drafts + 1, _checked("step_rows", step_rows, 1, 1, MAX_STEP_ROWS))
+        chunk_rows = checked("prefill_rows", prefill_rows, usual_rows, 1, limits.context_length)
+        num_rows = max(self.drafts + 1, checked("step_rows", step_rows, 1, 1, MAX_STEP_ROWS))
         self._states = backend.allocate(batch=batch, capacity=capacity_for(self.context_length))
         assert self._states.capacity >= self.context_length + RESERVE_SLOTS
         self._slots = SlotTable(batch)
@@ -94,12 +98,13 @@ class DecodeLoop:
             self._drafter,
             chunk_rows=chunk_rows,
             attention=self.prefill_attention,
+            alike=not self._prompts_differ,
         )
         self._blocks = BlockCounter(backend.manifest, backend=backend.name)
         self._audit: StepAudit | None = None
         if audit_every is not None:
             self._audit = StepAudit(backend, self._states, self._slots, every=audit_every)
-        self._verify = _verify_arrays(batch, num_rows)
+        self._verify = verify_arrays(batch, num_rows)
         self._synthetic = forced_acceptance is not None
         self._verdict: Verdict = accept_while_equal
         if forced_acceptance is not None:
@@ -122,18 +127,23 @@ class DecodeLoop:
         """Every token of a slot, prompt and reply; all but the last are in the cache."""
         return tuple(self._slots.tokens[slot])
 
-    def continue_from(self, slot: int, token_ids: Sequence[int]) -> int:
+    def continue_from(
+        self, slot: int, token_ids: Sequence[int], *, num_prompt: int | None = None
+    ) -> int:
         """Let ``slot`` hold ``token_ids``; the number of leading tokens that need no computing.
 
-        Caches are cut back to the common prefix. Raises ``ConfigError`` for a busy slot.
+        ``num_prompt`` of them are a prompt (None: all), those behind it a reply that goes on.
+        Caches are cut back to what both have in common. Raises ``ConfigError`` for a busy slot.
         """
         self._check_idle(slot)
+        if num_prompt is None:
+            num_prompt = len(token_ids)
         return self._slots.rewind(
             slot,
             token_ids,
             drafting=self.drafts > 0,
             # Prompts attend densely here, decode steps of a sparse bundle do not.
-            prompt_rows_only=self._prompts_differ,
+            num_prompt=num_prompt if self._prompts_differ else None,
         )
 
     def reset(self, slot: int) -> None:
@@ -143,7 +153,15 @@ class DecodeLoop:
 
     def cancel(self, slot: int) -> None:
         """End a slot's request; its tokens stay, and the next turn can go on from them."""
-        self._slots.live[slot] = False
+        self._end_early(slot, None)
+
+    def cut(self, slot: int, num_tokens: int) -> None:
+        """End a slot's request after the first ``num_tokens`` that it delivered.
+
+        The slot then holds what plain decoding would have held there, and the request can be
+        resumed (``Request.resumed_token_ids``).
+        """
+        self._end_early(slot, num_tokens)
 
     def slot_cache(self, slot: int) -> SlotCache:
         """What a slot between requests holds; its arrays are valid until the next step."""
@@ -210,7 +228,8 @@ class DecodeLoop:
             for slot, request in requests.items():
                 self._runs[slot] = self._start(slot, request)
                 self._slots.live[slot] = True
-            output, self._hidden_rows = self._prefill.run(list(requests), on_progress)
+            prompts = {slot: len(request.prompt_ids) for slot, request in requests.items()}
+            output, self._hidden_rows = self._prefill.run(prompts, on_progress)
             self._hidden = output.hidden
             events = [event for slot in requests for event in self._deliver(slot, output, [])]
         except BaseException:
@@ -232,16 +251,14 @@ class DecodeLoop:
         events: list[TokenEvent] = []
         try:
             drafts = self._propose(active)
-            num_own = self._plan(active, drafts)
             if self._audit:
                 self._audit.run_dense(active, [self._run(slot).steps for slot in active])
             output = self._run_target(active, drafts)
             self._record(active, drafts, output)
             for slot in active:
-                chain = self._deliver(slot, output, drafts[slot], num_own=num_own[slot])
+                events += self._deliver(slot, output, drafts[slot])
                 # The row of x_n and those of the accepted drafts are final.
-                self._slots.cached[slot] += len(chain)
-                events += chain
+                self._slots.cached[slot] = len(self._slots.tokens[slot]) - 1
         except BaseException:
             self._cancel_all(active)
             raise
@@ -253,6 +270,13 @@ class DecodeLoop:
             run.steps += 1
             run.decode_s += elapsed
         return events
+
+    def _end_early(self, slot: int, kept: int | None) -> None:
+        if self._slots.live[slot]:
+            self._slots.live[slot] = False
+            run = self._run(slot)
+            count = run.end_early(kept)
+            self._slots.truncate(slot, run.first_position + count)
 
     def _check_idle(self, slot: int) -> None:
         if self._slots.live[slot]:
@@ -269,21 +293,20 @@ class DecodeLoop:
                 f"slot {slot} is none of this loop's {self.batch}",
                 hint=f"use slots 0 to {self.batch - 1}, or a loop with a larger batch",
             )
-        request.check_ids(self._backend.manifest.model.vocab_size)
         self._check_idle(slot)
-        if len(request.prompt_ids) >= self.context_length:
-            raise ResourceError(
-                f"the prompt has {len(request.prompt_ids)} tokens, the context holds "
-                f"{self.context_length} with the reply",
-                hint=f"shorten the prompt to {self.context_length - 1} tokens or fewer",
-            )
+        check_request(
+            request,
+            vocab_size=self._backend.manifest.model.vocab_size,
+            context_length=self.context_length,
+        )
 
     def _start(self, slot: int, request: Request) -> Run:
-        reused = self.continue_from(slot, request.prompt_ids)
+        tokens = (*request.prompt_ids, *request.resumed_token_ids)
+        reused = self.continue_from(slot, tokens, num_prompt=len(request.prompt_ids))
         return start_run(
             request,
             self._backend.manifest,
-            room=self.context_length - len(request.prompt_ids),
+            room=self.context_length - len(tokens),
             reused_tokens=reused,
             depth=self.drafts,
             tokenizer=self._tokenizer,
@@ -295,24 +318,22 @@ class DecodeLoop:
         return run
 
     def _propose(self, active: Sequence[int]) -> list[list[int]]:
-        """The drafts of each slot, none or more."""
-        depths = [0] * self.batch
-        for slot in active:
-            # Without new rows (a request joined meanwhile) the head has nothing to start from.
-            if self._slots.cached[slot] > self._slots.drafter_cached[slot]:
-                depths[slot] = min(self.drafts, self._run(slot).tokens_left - 1)
-        if self._drafter is None or not any(depths):
-            return [[] for _ in depths]
-        return self._drafter.propose(self._hidden, self._hidden_rows, depths)
-
-    def _plan(self, active: Sequence[int], drafts: list[list[int]]) -> list[int]:
-        """Put tokens that must follow in the place of drafts; the number of drafts that stay."""
-        num_own = [len(chain) for chain in drafts]
+        """The drafts of each slot, none or more, with tokens that must follow in their place."""
+        depths, choosers = [0] * self.batch, dict[int, DrawnDrafts]()
         for slot in active:
             run = self._run(slot)
-            depth = min(self.drafts, run.tokens_left - 1)
-            drafts[slot], num_own[slot] = run.sampler.plan(drafts[slot], depth)
-        return num_own
+            # Without new rows (a request joined meanwhile) the head has nothing to start from.
+            if self._slots.cached[slot] > self._slots.drafter_cached[slot]:
+                depths[slot] = min(self.drafts, run.tokens_left - 1)
+            if run.verification == "rejection":
+                choosers[slot] = run.sampler.drawn_drafts(len(self._slots.tokens[slot]))
+        drafts: list[list[int]] = [[] for _ in depths]
+        if self._drafter is not None and any(depths):
+            drafts = self._drafter.propose(self._hidden, self._hidden_rows, depths, choosers)
+        for slot in active:
+            laws = choosers[slot].laws if slot in choosers else []
+            drafts[slot] = self._run(slot).plan(drafts[slot], laws, depth=self.drafts)
+        return drafts
 
     def _run_target(self, active: Sequence[int], drafts: list[list[int]]) -> BackboneOutput:
         """Run the target over ``[x_n, d_1..d_K]`` of every active slot."""
@@ -345,50 +366,18 @@ class DecodeLoop:
                 self._run(slot).audit.append(point)
 
     def _deliver(
-        self, slot: int, output: BackboneOutput, drafts: Sequence[int], *, num_own: int = 0
+        self, slot: int, output: BackboneOutput, drafts: Sequence[int]
     ) -> list[TokenEvent]:
-        """Judge a slot's rows and commit what is delivered; ``num_own`` drafts are the head's."""
-        run, position = self._run(slot), len(self._slots.tokens[slot])
-
-        def draw(row: int) -> int:
-            return run.sampler.draw(
-                output.top_values[slot, row],
-                output.top_ids[slot, row],
-                position=position + row,
-                row=OutputRow(self._backend, output.logits, slot, row),
-            )
-
-        chain = self._verdict(draw, drafts, position=position, end_ids=run.end_ids)
-        self._slots.tokens[slot] += chain.tokens
-        run.deliver(chain, depth=num_own)
-        num_drafted = min(chain.num_accepted, num_own)
+        """Judge a slot's rows and commit what is delivered."""
+        run, tokens = self._run(slot), self._slots.tokens[slot]
+        position = len(tokens)
+        rows = ChainRows(run, self._backend, output, slot=slot, position=position, drafts=drafts)
+        chain = self._verdict(rows.draw, drafts, position=position, ends=run.ends())
+        tokens += chain.tokens
+        events = run.deliver(chain, slot=slot)
         if run.finish_reason is not None:
             self._slots.live[slot] = False
-        return [
-            TokenEvent(token, position + index, index < num_drafted, slot)
-            for index, token in enumerate(chain.tokens)
-        ]
-
-
-def _verify_arrays(batch: int, num_rows: int) -> StepArrays:
-    arrays = StepArrays(batch, num_rows=num_rows, num_logit_rows=num_rows)
-    arrays.step.row_index[:] = np.arange(num_rows)
-    return arrays
-
-
-def _checked_drafts(backend: Backend, drafts: int | None) -> int:
-    has_mtp = backend.manifest.has_mtp
-    if drafts and not has_mtp:
-        raise ConfigError(
-            f"drafts is {drafts}, but this bundle has no MTP head",
-            hint="decode with drafts=0, or export a checkpoint that has one",
-        )
-    return _checked("drafts", drafts, int(has_mtp), 0, MAX_DRAFTS)
-
-
-def _checked(name: str, value: int | None, default: int, least: int, most: int) -> int:
-    if value is None:
-        return default
-    if not least <= value <= most:
-        raise ConfigError(f"{name} is {value}", hint=f"give {name} a value from {least} to {most}")
-    return value
+            length = run.first_position + len(run.tokens)
+            if length < len(tokens):  # a stop string, whose tokens are not delivered
+                self._slots.truncate(slot, length)
+        return events

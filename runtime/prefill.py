@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from selfdraft.runtime.backend import BackboneOutput, Backend, States
@@ -32,7 +32,8 @@ class Prefill:
     step leaves behind, and drafting goes on from there without a path of its own.
 
     ``attention`` sparse: each row sees the blocks that the op's selector gives it, as a decode step
-    would; what is computed does not depend on ``chunk_rows`` either way.
+    would; what is computed does not depend on ``chunk_rows`` either way. ``alike``: decode steps
+    compute what a prefill computes.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Prefill:
         *,
         chunk_rows: int,
         attention: PrefillAttention = "dense",
+        alike: bool = True,
     ) -> None:
         self._backend = backend
         self._states = states
@@ -51,45 +53,80 @@ class Prefill:
         self._drafter = drafter
         self._chunk_rows = chunk_rows
         self._attend_all = int(attention == "dense")
+        self._alike = alike
         self._arrays = StepPool(slots.batch)
 
-    def run(self, starting: Sequence[int], on_progress: OnProgress | None = None) -> LastChunk:
-        """Fill the caches of the slots ``starting`` up to their tokens.
+    def run(self, prompts: Mapping[int, int], on_progress: OnProgress | None = None) -> LastChunk:
+        """Fill the caches of slots up to their tokens; ``prompts``: how many are a prompt's.
 
-        The head sees every chunk but the last, whose last row waits for the token to be drawn.
+        Tokens behind the prompt are a reply that goes on: their rows are computed as decode steps
+        compute them. The head sees every chunk but the last, whose last row waits for the token to
+        be drawn.
         """
-        left = [0] * self._slots.batch
-        for slot in starting:
-            left[slot] = len(self._slots.tokens[slot]) - self._slots.cached[slot]
-        total = sum(left)
-        while True:
-            chunks = [-(-rows // self._chunk_rows) for rows in left]
-            counts = [
-                min(rows, self._chunk_rows) if own == max(chunks) else 0
-                for rows, own in zip(left, chunks, strict=True)
-            ]
-            chunk = self._run_chunk(counts)
-            left = [rows - count for rows, count in zip(left, counts, strict=True)]
+        plans = {slot: self._plan(slot, length) for slot, length in prompts.items()}
+        num_chunks = max(len(plan) for plan in plans.values())
+        total, done = sum(sum(part.num_rows for part in plan) for plan in plans.values()), 0
+        for index in range(num_chunks):
+            running = {
+                slot: plan[index - num_chunks + len(plan)]
+                for slot, plan in plans.items()
+                if index >= num_chunks - len(plan)
+            }
+            chunk = self._run_chunk(running)
+            done += sum(part.num_rows for part in running.values())
             if on_progress:
-                on_progress(total - sum(left), total)
-            if not any(left):
-                return chunk
-            if self._drafter:
+                on_progress(done, total)
+            if index < num_chunks - 1 and self._drafter:
                 self._drafter.catch_up(chunk.output.hidden, chunk.num_rows)
+        return chunk
 
-    def _run_chunk(self, counts: Sequence[int]) -> LastChunk:
-        slots, num_rows = self._slots, max(counts)
-        running = [slot for slot, count in enumerate(counts) if count]
+    def _plan(self, slot: int, num_prompt: int) -> list[_Part]:
+        """Chunks that are left to compute; the end of a prompt is the end of a chunk.
+
+        Where prompts and replies attend alike there is nothing to keep apart.
+        """
+        start, end = self._slots.cached[slot], len(self._slots.tokens[slot])
+        border = end if self._alike else min(max(num_prompt, start), end)
+        reply_rows = min(self._chunk_rows, SPARSE_CHUNK_ROWS)
+        return [
+            *_parts(border - start, self._chunk_rows, attend_all=self._attend_all, prompt=True),
+            *_parts(end - border, reply_rows, attend_all=0, prompt=False),
+        ]
+
+    def _run_chunk(self, running: Mapping[int, _Part]) -> LastChunk:
+        slots = self._slots
+        counts = [running[slot].num_rows if slot in running else 0 for slot in range(slots.batch)]
+        num_rows = max(counts)
         arrays = self._arrays.get(num_rows)
-        for slot in running:
-            start, count = slots.cached[slot], counts[slot]
-            arrays.input_ids[slot, :count] = slots.tokens[slot][start : start + count]
+        for slot, part in running.items():
+            start = slots.cached[slot]
+            arrays.input_ids[slot, : part.num_rows] = slots.tokens[slot][
+                start : start + part.num_rows
+            ]
         arrays.ask_last_rows(counts)
-        attend_all = [self._attend_all if count else 0 for count in counts]
+        attend_all = [
+            running[slot].attend_all if slot in running else 0 for slot in range(slots.batch)
+        ]
         step = arrays.fill(past_len=slots.cached, row_count=counts, attend_all=attend_all)
         output = self._backend.run_backbone(self._states, step, arrays.input_ids)
-        for slot in running:
-            slots.cached[slot] += counts[slot]
-            slots.prompt_rows[slot] = slots.cached[slot]
-            slots.attend_all[slot] = self._attend_all
+        for slot, part in running.items():
+            slots.cached[slot] += part.num_rows
+            slots.attend_all[slot] = part.attend_all
+            if part.prompt:
+                slots.prompt_rows[slot] = slots.cached[slot]
         return LastChunk(output, num_rows)
+
+
+class _Part(NamedTuple):
+    """Rows of one slot in one chunk."""
+
+    num_rows: int
+    attend_all: int
+    prompt: bool
+
+
+def _parts(rows: int, chunk_rows: int, *, attend_all: int, prompt: bool) -> list[_Part]:
+    return [
+        _Part(min(chunk_rows, rows - first), attend_all, prompt)
+        for first in range(0, rows, chunk_rows)
+    ]

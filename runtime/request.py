@@ -2,37 +2,46 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from selfdraft.errors import ConfigError
+from selfdraft.runtime.checks import check_number
 from selfdraft.runtime.logit_params import LogitParams
+from selfdraft.runtime.logprobs import MAX_LOGPROBS
 from selfdraft.runtime.processors import Processor
 from selfdraft.runtime.sampling import SamplingParams
 from selfdraft.runtime.thinking import Thinking
-from selfdraft.strict import closest_hint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A prompt and its options. Raises ``ConfigError`` for values out of range."""
+    """A prompt and its options. Raises ``ConfigError`` for values out of range or at odds.
+
+    The same record as JSON: ``runtime.request_json``.
+    """
 
     prompt_ids: tuple[int, ...]
     """At least one token."""
     sampling: SamplingParams = field(default_factory=SamplingParams)
     logits: LogitParams = field(default_factory=LogitParams)
     max_tokens: int | None = None
-    """Tokens to deliver at most; None: as many as the context holds."""
+    """Tokens to deliver at most, resumed ones included; None: as many as the context holds."""
     min_tokens: int = 0
-    """End tokens are banned until so many tokens are delivered."""
+    """No end token and no stop string ends the reply within so many tokens."""
+    stop: tuple[str, ...] = ()
+    """Texts that end the reply, which ends before them; they may begin and end inside tokens."""
+    include_stop_str_in_output: bool = False
+    """The stop string stays in the reply."""
     stop_token_ids: tuple[int, ...] = ()
     """Tokens that end the reply beside the model's own end tokens."""
     ignore_eos: bool = False
     """The model's own end tokens do not end the reply (benchmarks)."""
     thinking: Thinking | None = None
     """Budget of the thinking between tags; None: any length."""
+    logprobs: int | None = None
+    """Log-probabilities of each token and of so many likeliest ones; None: none at all."""
+    resumed_token_ids: tuple[int, ...] = ()
+    """Tokens of this reply that an earlier run delivered: it goes on behind them."""
     processors: tuple[Processor, ...] = ()
     """Further changes to the logits, after those of ``logits``; each run works on clones."""
 
@@ -41,15 +50,44 @@ class Request:
             raise ConfigError("the prompt is empty", hint="give at least one token")
         _check_whole("max_tokens", self.max_tokens, 1)
         _check_whole("min_tokens", self.min_tokens, 0)
-        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+        check_number(
+            "logprobs",
+            self.logprobs,
+            lambda x: 0 <= x <= MAX_LOGPROBS,
+            f"a whole number from 0 to {MAX_LOGPROBS}",
+            whole=True,
+        )
+        if any(not text for text in self.stop):
+            raise ConfigError("stop holds an empty text", hint="leave it out")
+        if self.include_stop_str_in_output and not self.stop:
+            raise ConfigError(
+                "include_stop_str_in_output is given without stop", hint="give a stop string too"
+            )
+        self._check_lengths()
+
+    def _check_lengths(self) -> None:
+        if self.max_tokens is None:
+            return
+        if self.min_tokens > self.max_tokens:
             raise ConfigError(
                 f"min_tokens {self.min_tokens} is above max_tokens {self.max_tokens}",
                 hint="lower min_tokens or raise max_tokens",
             )
+        if len(self.resumed_token_ids) >= self.max_tokens:
+            raise ConfigError(
+                f"the reply has {len(self.resumed_token_ids)} tokens already, max_tokens is "
+                f"{self.max_tokens}",
+                hint="raise max_tokens to go on",
+            )
 
     def check_ids(self, vocab_size: int) -> None:
         """Raise ``ConfigError`` for a token outside ``[0, vocab_size)``."""
-        named = {"prompt": self.prompt_ids, "stop": self.stop_token_ids, **self.logits.token_ids()}
+        named = {
+            "prompt": self.prompt_ids,
+            "resumed": self.resumed_token_ids,
+            "stop": self.stop_token_ids,
+            **self.logits.token_ids(),
+        }
         if self.thinking is not None:
             named |= self.thinking.token_ids()
         for name, ids in named.items():
@@ -61,35 +99,5 @@ class Request:
                 )
 
 
-_SAMPLING_OPTIONS = tuple(f.name for f in dataclasses.fields(SamplingParams))
-_LENGTH_OPTIONS = ("max_tokens", "min_tokens", "stop_token_ids", "ignore_eos")
-REQUEST_OPTIONS = _SAMPLING_OPTIONS + _LENGTH_OPTIONS
-"""Every option that ``request_from_options`` knows."""
-
-
-def request_from_options(prompt_ids: Sequence[int], options: Mapping[str, Any]) -> Request:
-    """A request from flat options, e.g. of a JSON body or a config file.
-
-    Raises ``ConfigError`` for an unknown option (with the closest known one) or a wrong value.
-    """
-    for name in options:
-        if name not in REQUEST_OPTIONS:
-            raise ConfigError(
-                f"unknown option {name!r}{closest_hint(name, REQUEST_OPTIONS)}",
-                hint=f"options are: {', '.join(REQUEST_OPTIONS)}",
-            )
-    lengths: dict[str, Any] = {k: v for k, v in options.items() if k in _LENGTH_OPTIONS}
-    if "stop_token_ids" in lengths:
-        lengths["stop_token_ids"] = tuple(lengths["stop_token_ids"])
-    sampling = {k: v for k, v in options.items() if k in _SAMPLING_OPTIONS}
-    return Request(
-        prompt_ids=tuple(int(token) for token in prompt_ids),
-        sampling=SamplingParams(**sampling),
-        **lengths,
-    )
-
-
 def _check_whole(name: str, value: object, least: int) -> None:
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    if value is not None and not (whole and value >= least):  # type: ignore[operator]
-        raise ConfigError(f"{name} is {value!r}", hint=f"give {name} a whole number from {least}")
+    check_number(name, value, lambda x: x >= least, f"a whole number from {least}", whole=True)

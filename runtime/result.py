@@ -6,14 +6,15 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from selfdraft.runtime.attention_record import AttentionRecord
+from selfdraft.runtime.logprobs import TokenLogprobs
 from selfdraft.runtime.step_audit import AuditPoint
 from selfdraft.runtime.thinking_record import ThinkingRecord
 
 FinishReason = Literal["eos", "stop", "length", "context", "closed"]
-"""An end token of the model, a stop token of the request, ``max_tokens``, a full context, or a
-consumer that stopped."""
+"""An end token of the model, a stop token or stop string of the request, ``max_tokens``, a full
+context, or a consumer that stopped."""
 
-Verification = Literal["greedy", "match"]
+Verification = Literal["greedy", "match", "rejection"]
 
 
 class TokenEvent(NamedTuple):
@@ -25,6 +26,10 @@ class TokenEvent(NamedTuple):
     drafted: bool
     """Proposed by the MTP head and accepted; else drawn from the target directly."""
     slot: int
+    text: str = ""
+    """Text that is certain with this token, where the loop has a tokenizer; the end or stop token
+    is no part of it. Joined, the texts of a reply are its text."""
+    logprobs: TokenLogprobs | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,11 +37,20 @@ class GenerationResult:
     """One reply and how it came about. Only delivered tokens are counted."""
 
     tokens: tuple[int, ...]
-    """Delivered tokens; the end or stop token is the last one."""
+    """Delivered tokens; the end or stop token is the last one. Of a stop string there is no token,
+    but one in which the text before it ends."""
+    text: str | None
+    """None where the loop has no tokenizer."""
+    logprobs: tuple[TokenLogprobs, ...] | None
+    """One for each token, where the request asks for them."""
     finish_reason: FinishReason
+    stop_reason: str | int | None
+    """The stop string or stop token that ended the reply."""
     verification: Verification
     seed: int
     prompt_tokens: int
+    resumed_tokens: int
+    """Tokens of the reply that an earlier run delivered; not among ``tokens``."""
     reused_tokens: int
     """Prompt tokens that were in the caches already."""
     steps: int
@@ -79,17 +93,18 @@ class GenerationResult:
     @property
     def tokens_per_step(self) -> float | None:
         """Tokens that a decode step delivered on average."""
-        return _share(len(self.tokens) - 1, self.steps)
+        return _share(max(len(self.tokens) - 1, 0), self.steps)
 
     @property
     def prefill_tok_per_s(self) -> float | None:
         """Prompt tokens computed (not reused) by second."""
-        return _rate(self.prompt_tokens - self.reused_tokens, self.prefill_s)
+        computed = self.prompt_tokens + self.resumed_tokens - self.reused_tokens
+        return _rate(computed, self.prefill_s)
 
     @property
     def decode_tok_per_s(self) -> float | None:
         """Tokens of decode steps by second."""
-        return _rate(len(self.tokens) - 1, self.decode_s) if self.steps else None
+        return _rate(max(len(self.tokens) - 1, 0), self.decode_s) if self.steps else None
 
 
 def _share(part: int, whole: int) -> float | None:

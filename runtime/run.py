@@ -1,18 +1,25 @@
-"""A request at work in a slot: its sampler, its counters, and when it ends."""
+"""A request at work in a slot: its sampler, its text, its counters, and when it ends."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from selfdraft.errors import ConfigError
 from selfdraft.manifest import Manifest
 from selfdraft.runtime.attention_record import AttentionMode, AttentionRecord
+from selfdraft.runtime.distribution import Distribution
+from selfdraft.runtime.logprobs import TokenLogprobs, token_logprobs
 from selfdraft.runtime.memory import peak_rss_bytes
+from selfdraft.runtime.reply_text import ReplyText
 from selfdraft.runtime.request import Request
 from selfdraft.runtime.request_chain import build_chain
-from selfdraft.runtime.result import FinishReason, GenerationResult
+from selfdraft.runtime.result import FinishReason, GenerationResult, TokenEvent, Verification
 from selfdraft.runtime.row_sampler import RowSampler
-from selfdraft.runtime.sampling import resolve_sampling
+from selfdraft.runtime.row_view import FloatRow, IdRow
+from selfdraft.runtime.sampling import resolve_sampling, verification_of
 from selfdraft.runtime.step_audit import AuditPoint
 from selfdraft.runtime.thinking import ThinkingBudget
 from selfdraft.runtime.thinking_record import ThinkingRecord, thinking_record
@@ -21,22 +28,39 @@ from selfdraft.runtime.verify import Chain
 if TYPE_CHECKING:
     from selfdraft.runtime.tokenizer import Tokenizer
 
+NOT_DRAFTED, FORCED = -1, -2
+
 
 @dataclass(slots=True, kw_only=True)
 class Run:
-    """Mutable record of one request; ``result`` freezes it."""
+    """Mutable record of one request; ``result`` freezes it.
+
+    ``tokens`` are those that the slot holds. With stop strings the last ones may wait: they are
+    delivered (and count) when their text is certain, or dropped with the stop string.
+    """
 
     request: Request
     sampler: RowSampler
+    verification: Verification
     eos_ids: frozenset[int]
     end_ids: frozenset[int]
     max_tokens: int
     """Tokens it may deliver, the context's room included."""
     reused_tokens: int
     drafted: list[int]
-    accepted: list[int]
-    forced_drafts: int = 0
+    text: ReplyText | None = None
+    """None without a tokenizer."""
     tokens: list[int] = field(default_factory=list)
+    origins: list[int] = field(default_factory=list)
+    """For each token its place in the chain of drafts, NOT_DRAFTED, or FORCED: put in as a draft."""
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    """Text of each token that can be delivered."""
+    delivered: int = 0
+    num_own: int = 0
+    """Drafts of the step at work that are the head's; those behind them had to follow."""
+    laws: Sequence[Distribution] = ()
+    """What these were drawn from; none where they are the likeliest tokens."""
     steps: int = 0
     rows: int = 0
     blocks_read: int = 0
@@ -45,40 +69,99 @@ class Run:
     prefill_s: float = 0.0
     decode_s: float = 0.0
     finish_reason: FinishReason | None = None
+    rest: str = ""
+    """Text that a reply that was given up had held back."""
 
     @property
     def tokens_left(self) -> int:
-        """Tokens it may still deliver."""
+        """Tokens it may still draw."""
         return self.max_tokens - len(self.tokens)
 
-    def deliver(self, chain: Chain, *, depth: int) -> None:
-        """Count what a step delivered after verifying ``depth`` drafts of the MTP head.
+    @property
+    def first_position(self) -> int:
+        """Absolute position of its first token."""
+        return len(self.request.prompt_ids) + len(self.request.resumed_token_ids)
 
-        Tokens accepted beyond them were put in because they had to follow.
+    def ends(self) -> Callable[[int], bool]:
+        """For the verdict of one step: takes each token, says whether the reply ends with it."""
+        text = self.text
+        if text is None:
+            return self.end_ids.__contains__
+        left = self.tokens_left
+
+        def take(token: int) -> bool:
+            nonlocal left
+            left -= 1
+            ending = token in self.end_ids
+            self.texts += text.push(token, last=ending or not left, silent=ending)
+            return ending or text.matched is not None
+
+        return take
+
+    def note_logprobs(self, token: int, logits: FloatRow, values: FloatRow, ids: IdRow) -> None:
+        """Record the log-probabilities of the next token, from its row ``logits [V]``."""
+        count = self.request.logprobs
+        assert count is not None
+        self.logprobs.append(token_logprobs(logits, token, count=count, values=values, ids=ids))
+
+    def plan(self, drafts: Sequence[int], laws: Sequence[Distribution], *, depth: int) -> list[int]:
+        """The head's ``drafts`` of the next step, and tokens that must follow in their place.
+
+        ``laws``: what they were drawn from, where they were drawn.
         """
+        depth = min(depth, self.tokens_left - 1)
+        planned, self.num_own = self.sampler.plan(drafts, depth)
+        self.laws = laws[: self.num_own]
+        return planned
+
+    def deliver(self, chain: Chain, *, slot: int) -> list[TokenEvent]:
+        """Take in what a step drew; what it delivers."""
+        own = min(chain.num_accepted, self.num_own)
         self.tokens += chain.tokens
-        self.forced_drafts += max(chain.num_accepted - depth, 0)
-        for position in range(depth):
+        self.origins += range(own)
+        self.origins += [FORCED] * (chain.num_accepted - own)
+        self.origins += [NOT_DRAFTED] * (len(chain.tokens) - chain.num_accepted)
+        for position in range(self.num_own):
             self.drafted[position] += 1
-            self.accepted[position] += position < chain.num_accepted
         self.finish_reason = self._finish_reason()
+        if self.text and self.text.matched is not None:
+            self._keep(len(self.texts))
+        return self._events(slot)
+
+    def end_early(self, kept: int | None = None) -> int:
+        """Give up the reply after ``kept`` delivered tokens (None: all); the tokens it then has.
+
+        Tokens that waited are dropped. With ``kept`` the reply can be resumed: no text that was
+        held back comes to light.
+        """
+        if self.finish_reason is None:
+            if kept is None and self.text:
+                self.rest = self.text.rest()
+            self._keep(self.delivered if kept is None else min(kept, self.delivered))
+            self.finish_reason = "closed"
+        return len(self.tokens)
 
     def result(
         self, *, state_bytes: int, synthetic: bool, attention: AttentionMode
     ) -> GenerationResult:
         """The frozen record; a run that has not ended counts as closed."""
-        law = self.sampler.law
+        delivered = slice(self.delivered)
+        accepted = Counter(self.origins[delivered])
         return GenerationResult(
-            tokens=tuple(self.tokens),
+            tokens=tuple(self.tokens[delivered]),
+            text="".join([*self.texts[delivered], self.rest]) if self.text else None,
+            logprobs=self._logprobs(),
             finish_reason=self.finish_reason or "closed",
-            verification="greedy" if law.greedy else "match",
-            seed=law.seed,
+            stop_reason=self._stop_reason(),
+            verification=self.verification,
+            seed=self.sampler.law.seed,
             prompt_tokens=len(self.request.prompt_ids),
+            resumed_tokens=len(self.request.resumed_token_ids),
             reused_tokens=self.reused_tokens,
             steps=self.steps,
             drafted=tuple(self.drafted),
-            accepted=tuple(self.accepted),
-            forced_drafts=self.forced_drafts,
+            accepted=tuple(accepted[position] for position in range(len(self.drafted))),
+            forced_drafts=accepted[FORCED],
             thinking=self._thinking_record(),
             sampler_fallbacks=self.sampler.fallbacks,
             prefill_s=self.prefill_s,
@@ -105,15 +188,52 @@ class Run:
             budget,
             temperature=self.sampler.law.temperature,
             prompt_ids=self.request.prompt_ids,
-            reply=self.tokens,
+            reply=(*self.request.resumed_token_ids, *self.tokens[: self.delivered]),
         )
+
+    def _keep(self, count: int) -> None:
+        for per_token in (self.tokens, self.origins, self.logprobs, self.texts):
+            del per_token[count:]
+        self.delivered = min(self.delivered, count)
+
+    def _events(self, slot: int) -> list[TokenEvent]:
+        first = self.delivered
+        self.delivered = len(self.texts) if self.text else len(self.tokens)
+        position = self.first_position
+        return [
+            TokenEvent(
+                self.tokens[index],
+                position + index,
+                self.origins[index] >= 0,
+                slot,
+                self.texts[index] if self.text else "",
+                self.logprobs[index] if self.logprobs else None,
+            )
+            for index in range(first, self.delivered)
+        ]
+
+    def _logprobs(self) -> tuple[TokenLogprobs, ...] | None:
+        if self.request.logprobs is None:
+            return None
+        return tuple(self.logprobs[: self.delivered])
 
     def _finish_reason(self) -> FinishReason | None:
         if self.tokens[-1] in self.end_ids:
             return "eos" if self.tokens[-1] in self.eos_ids else "stop"
+        if self.text and self.text.matched is not None:
+            return "stop"
         if self.tokens_left:
             return None
-        return "length" if self.max_tokens == self.request.max_tokens else "context"
+        limit = self.request.max_tokens
+        resumed = len(self.request.resumed_token_ids)
+        return "length" if limit is not None and self.max_tokens == limit - resumed else "context"
+
+    def _stop_reason(self) -> str | int | None:
+        if self.finish_reason != "stop":
+            return None
+        if self.text and self.text.matched is not None:
+            return self.text.matched
+        return self.tokens[-1]
 
 
 def start_run(
@@ -129,18 +249,38 @@ def start_run(
     eos_ids = frozenset() if request.ignore_eos else frozenset(manifest.text.eos_ids)
     end_ids = eos_ids | frozenset(request.stop_token_ids)
     vocab_size = manifest.model.vocab_size
-    sampler = RowSampler(
-        resolve_sampling(request.sampling, manifest.sampling),
-        vocab_size=vocab_size,
-        chain=build_chain(request, vocab_size=vocab_size, end_ids=end_ids, tokenizer=tokenizer),
-    )
+    resumed = request.resumed_token_ids
+    law = resolve_sampling(request.sampling, manifest.sampling)
+    chain = build_chain(request, vocab_size=vocab_size, end_ids=end_ids, tokenizer=tokenizer)
+    for token in resumed if chain else ():
+        chain.advance(token)
+    limit = room if request.max_tokens is None else min(request.max_tokens - len(resumed), room)
     return Run(
         request=request,
-        sampler=sampler,
+        sampler=RowSampler(law, vocab_size=vocab_size, chain=chain),
+        verification=verification_of(request.sampling, law),
         eos_ids=eos_ids,
         end_ids=end_ids,
-        max_tokens=room if request.max_tokens is None else min(request.max_tokens, room),
+        max_tokens=limit,
         reused_tokens=reused_tokens,
         drafted=[0] * depth,
-        accepted=[0] * depth,
+        text=_reply_text(request, tokenizer),
     )
+
+
+def _reply_text(request: Request, tokenizer: Tokenizer | None) -> ReplyText | None:
+    if tokenizer is None:
+        if request.stop:
+            raise ConfigError(
+                "stop strings are texts, and this loop has no tokenizer",
+                hint="give DecodeLoop the bundle's tokenizer, or stop at tokens: stop_token_ids",
+            )
+        return None
+    text = ReplyText(
+        tokenizer,
+        request.stop,
+        min_tokens=request.min_tokens,
+        keep_stop=request.include_stop_str_in_output,
+    )
+    text.skip(request.resumed_token_ids)
+    return text

@@ -21,10 +21,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from selfdraft.errors import ConfigError
 from selfdraft.manifest import SamplingDefaults
 from selfdraft.runtime.checks import check_number
+from selfdraft.runtime.result import Verification
+from selfdraft.strict import closest_hint
 
 MAX_SEED = 2**64 - 1
+MODES: tuple[Verification, ...] = ("greedy", "match", "rejection")
 MIN_TEMPERATURE = 1e-30
 """Below it logits divided by the temperature overflow."""
 
@@ -45,7 +49,10 @@ class SamplingParams:
     min_p: float | None = None
     """0: every token."""
     seed: int | None = None
-    """Same seed, same tokens, with speculation on or off. None: drawn afresh."""
+    """Same seed, same tokens; in greedy and match mode with speculation on or off. None: drawn
+    afresh."""
+    verification: str | None = None
+    """How drafts are judged: greedy, match or rejection. None: greedy at temperature 0, else match."""
 
     def __post_init__(self) -> None:
         check_number(
@@ -60,6 +67,27 @@ class SamplingParams:
         check_number(
             "seed", self.seed, lambda x: 0 <= x <= MAX_SEED, "from 0 to 2**64 - 1", whole=True
         )
+        self._check_verification()
+
+    def _check_verification(self) -> None:
+        mode = self.verification
+        if mode is None:
+            return
+        if mode not in MODES:
+            raise ConfigError(
+                f"unknown mode {mode!r}{closest_hint(str(mode), MODES)}",
+                hint=f"choose one of: {', '.join(MODES)}",
+            )
+        if mode == "greedy" and self.temperature:
+            raise ConfigError(
+                f"mode greedy has no temperature, {self.temperature} is given",
+                hint="leave the temperature out, or use mode match",
+            )
+        if mode != "greedy" and self.temperature == 0:
+            raise ConfigError(
+                f"mode {mode} draws tokens, at temperature 0 there is nothing to draw",
+                hint="give a temperature above 0, or use mode greedy",
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +107,10 @@ class SamplingLaw:
 
 
 def resolve_sampling(params: SamplingParams, defaults: SamplingDefaults) -> SamplingLaw:
-    """``params`` with the checkpoint's defaults, then greedy and unfiltered, for every None."""
+    """``params`` with the checkpoint's defaults, then greedy and unfiltered, for every None.
+
+    A mode of verification decides on the temperature where that is not given.
+    """
 
     def chosen(name: str, fallback: float) -> float:
         for source in (params, defaults):
@@ -90,13 +121,26 @@ def resolve_sampling(params: SamplingParams, defaults: SamplingDefaults) -> Samp
 
     # The checkpoint's values pass through the same checks as the user's.
     SamplingParams(**dataclasses.asdict(defaults))
+    temperature = chosen("temperature", 0.0)
+    mode = params.verification
+    if mode == "greedy":
+        temperature = 0.0
+    elif mode is not None and temperature == 0:
+        temperature = 1.0
     return SamplingLaw(
-        temperature=chosen("temperature", 0.0),
+        temperature=temperature,
         top_k=int(chosen("top_k", 0)),
         top_p=chosen("top_p", 1.0),
         min_p=chosen("min_p", 0.0),
         seed=secrets.randbits(64) if params.seed is None else params.seed,
     )
+
+
+def verification_of(params: SamplingParams, law: SamplingLaw) -> Verification:
+    """How drafts are judged under ``law``, which ``params`` gave."""
+    if law.greedy:
+        return "greedy"
+    return "rejection" if params.verification == "rejection" else "match"
 
 
 def ranking(row: NDArray[np.floating[Any]]) -> NDArray[np.int64]:

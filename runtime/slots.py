@@ -32,13 +32,22 @@ class SlotTable:
     def batch(self) -> int:
         return len(self.tokens)
 
+    def truncate(self, slot: int, length: int) -> None:
+        """Let ``slot`` hold its first ``length`` tokens; the last one is in no cache."""
+        assert 0 < length <= len(self.tokens[slot])
+        del self.tokens[slot][length:]
+        self.cached[slot] = min(self.cached[slot], length - 1)
+        self.drafter_cached[slot] = min(self.drafter_cached[slot], length - 1)
+        self.prompt_rows[slot] = min(self.prompt_rows[slot], length - 1)
+
     def rewind(
-        self, slot: int, tokens: Sequence[int], *, drafting: bool, prompt_rows_only: bool = False
+        self, slot: int, tokens: Sequence[int], *, drafting: bool, num_prompt: int | None = None
     ) -> int:
         """Let ``slot`` hold ``tokens``, keeping what the caches share with them.
 
-        ``prompt_rows_only``: decode steps compute other rows than a prefill would, so those do not
-        stay: what a prompt holds never depends on how it came about.
+        ``num_prompt``: so many tokens are a prompt, and decode steps compute other rows than a
+        prefill would. Rows of the other kind do not stay: what a prompt and a reply hold never
+        depends on how they came about. None: both compute the same.
 
         Returns the number of leading tokens whose rows stay. The last token is always computed
         again, for its logits. When drafting, both caches go back to one length: a row of the MTP
@@ -49,8 +58,8 @@ class SlotTable:
         drafter_kept = min(self.drafter_cached[slot], max(common - 1, 0))
         if drafting:
             kept = min(kept, drafter_kept)
-        if prompt_rows_only:
-            kept = min(kept, self.prompt_rows[slot])
+        if num_prompt is not None and num_prompt != self.prompt_rows[slot]:
+            kept = min(kept, self.prompt_rows[slot], num_prompt)
         # Lengths first: a cache may hold less than the tokens, never more.
         self.cached[slot] = kept
         self.drafter_cached[slot] = min(drafter_kept, kept)

@@ -1,14 +1,17 @@
 """The verdict on a chain of drafts.
 
-One rule serves both modes: draw the target's token of each row in turn and go on while it equals
-the draft. With temperature 0 that is greedy verification; else it is ``match``: the draft is
+One rule serves all modes: take the target's token of each row in turn and go on while it equals the
+draft. With temperature 0 that is greedy verification. In ``match`` the token is drawn: the draft is
 accepted with the target's own probability of it, and because the draw is keyed on the position,
-the tokens are those of plain decoding with the same seed.
+the tokens are those of plain decoding with the same seed. In ``rejection`` the draft was drawn too,
+and the row's token is the draft where its test passes, else one of the residual law, which is never
+the draft (``RowSampler.draw_against``); after a rejection nothing follows, after the last draft one
+more token does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from selfdraft.runtime.uniform import PositionUniform
@@ -25,7 +28,8 @@ class Verdict(Protocol):
     """Decides on one slot's drafts.
 
     ``draw(i)`` gives the target's token of row i, which follows the first i drafts; it is called
-    in order, once for each delivered token. ``position`` is the absolute position of row 0's token.
+    in order, once for each token of the chain. So is ``ends``, which takes the token and says
+    whether the reply ends with it. ``position`` is the absolute position of row 0's token.
     """
 
     def __call__(
@@ -34,7 +38,7 @@ class Verdict(Protocol):
         drafts: Sequence[int],
         *,
         position: int,
-        end_ids: Collection[int],
+        ends: Callable[[int], bool],
     ) -> Chain: ...
 
 
@@ -43,21 +47,22 @@ def accept_while_equal(
     drafts: Sequence[int],
     *,
     position: int,
-    end_ids: Collection[int],
+    ends: Callable[[int], bool],
 ) -> Chain:
     """The longest prefix of drafts that the target draws too, and its next token.
 
-    Nothing follows a token of ``end_ids``, drafted or not.
+    Nothing follows a token that ends the reply, drafted or not.
     """
     tokens: list[int] = []
     for row, draft in enumerate(drafts):
         token = draw(row)
         tokens.append(token)
+        if ends(token):
+            return Chain(tokens, row + (token == draft))
         if token != draft:
             return Chain(tokens, row)
-        if token in end_ids:
-            return Chain(tokens, row + 1)
     tokens.append(draw(len(drafts)))
+    ends(tokens[-1])
     return Chain(tokens, len(drafts))
 
 
@@ -77,7 +82,7 @@ class ForcedAcceptance:
         drafts: Sequence[int],
         *,
         position: int,
-        end_ids: Collection[int],
+        ends: Callable[[int], bool],
     ) -> Chain:
         num_accepted = 0
         for row, rate in enumerate(self._rates[: len(drafts)]):
@@ -85,4 +90,8 @@ class ForcedAcceptance:
                 break
             num_accepted += 1
         drawn = [draw(row) for row in range(num_accepted + 1)]
-        return Chain([*drafts[:num_accepted], drawn[-1]], num_accepted)
+        tokens = [*drafts[:num_accepted], drawn[-1]]
+        for count, token in enumerate(tokens, start=1):
+            if ends(token):
+                return Chain(tokens[:count], min(num_accepted, count))
+        return Chain(tokens, num_accepted)

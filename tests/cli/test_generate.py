@@ -126,7 +126,7 @@ def test_bundle_without_head_decodes_plainly(run: Any, tmp_path: Path) -> None:
     ("options", "code", "part"),
     [
         (["hi", "--mode", "best"], 2, "unknown mode 'best'"),
-        (["hi", "--mode", "greedy", "--temperature", 1], 2, "--mode greedy has no temperature"),
+        (["hi", "--mode", "greedy", "--temperature", 1], 2, "mode greedy has no temperature"),
         (["hi", "--mode", "match", "--temperature", 0], 2, "nothing to draw"),
         (["hi", "--temperature", -1], 2, "temperature"),
         (["hi", "--top-p", 0], 2, "top_p"),

@@ -39,10 +39,10 @@ def test_stopped_prefill_delivers_nothing_and_can_go_on(session: Session, chunks
 
     request = request_for(session, "hello")
     stopped = stream_reply(
-        loop, request, session, show=shown_nowhere, stop=stop, on_prefill=after_some_chunks
+        loop, request, show=shown_nowhere, stop=stop, on_prefill=after_some_chunks
     )
     assert stopped.stopped and stopped.result.tokens == () and stopped.text == ""
-    again = stream_reply(loop, request, session, show=shown_nowhere)
+    again = stream_reply(loop, request, show=shown_nowhere)
     assert again.text == REPLY and again.result.reused_tokens > 0
 
 
@@ -55,10 +55,10 @@ def test_stopped_reply_keeps_what_was_said(session: Session, deltas: int) -> Non
         stop.is_set = len(parts) >= deltas
 
     request = request_for(session, "hello")
-    stopped = stream_reply(loop, request, session, show=show, stop=stop)
+    stopped = stream_reply(loop, request, show=show, stop=stop)
     assert stopped.result.finish_reason == "closed"
     assert stopped.text == "".join(parts) and REPLY.startswith(stopped.text)
-    again = stream_reply(loop, request, session, show=shown_nowhere)
+    again = stream_reply(loop, request, show=shown_nowhere)
     assert again.text == REPLY
 
 
@@ -67,7 +67,6 @@ def test_deltas_join_to_the_text_and_flags_match_the_tokens(session: Session) ->
     reply: Reply = stream_reply(
         session.loop(),
         request_for(session, "hello"),
-        session,
         show=lambda text, _drafted: parts.append(text),
     )
     assert "".join(parts) == reply.text == REPLY

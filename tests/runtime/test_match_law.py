@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -126,7 +126,7 @@ def _accept_every_draft(
     drafts: Sequence[int],
     *,
     position: int,
-    end_ids: Collection[int],
+    ends: Callable[[int], bool],
 ) -> Chain:
     return Chain([*drafts, draw(len(drafts))], len(drafts))
 
@@ -136,10 +136,10 @@ def _deliver_the_next_rows_token(
     drafts: Sequence[int],
     *,
     position: int,
-    end_ids: Collection[int],
+    ends: Callable[[int], bool],
 ) -> Chain:
     """Right verdict, but a rejected draft is replaced from the row after it."""
-    chain = accept_while_equal(draw, drafts, position=position, end_ids=end_ids)
+    chain = accept_while_equal(draw, drafts, position=position, ends=ends)
     if chain.num_accepted == len(drafts):
         return chain
     return Chain([*chain.tokens[:-1], draw(chain.num_accepted + 1)], chain.num_accepted)

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from selfdraft.errors import ConfigError
-from selfdraft.runtime.request import REQUEST_OPTIONS, Request, request_from_options
+from selfdraft.runtime.request import Request
+from selfdraft.runtime.request_json import REQUEST_OPTIONS, request_from_options
 
 
 def test_options_reach_the_request() -> None:

@@ -1,0 +1,47 @@
+"""The numbers a loop is made with, and the requests it is given, checked."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from selfdraft.errors import ConfigError, ResourceError
+from selfdraft.runtime.backend import Backend
+from selfdraft.runtime.request import Request
+from selfdraft.runtime.slots import StepArrays
+
+MAX_DRAFTS = 8
+
+
+def verify_arrays(batch: int, num_rows: int) -> StepArrays:
+    arrays = StepArrays(batch, num_rows=num_rows, num_logit_rows=num_rows)
+    arrays.step.row_index[:] = np.arange(num_rows)
+    return arrays
+
+
+def checked_drafts(backend: Backend, drafts: int | None) -> int:
+    has_mtp = backend.manifest.has_mtp
+    if drafts and not has_mtp:
+        raise ConfigError(
+            f"drafts is {drafts}, but this bundle has no MTP head",
+            hint="decode with drafts=0, or export a checkpoint that has one",
+        )
+    return checked("drafts", drafts, int(has_mtp), 0, MAX_DRAFTS)
+
+
+def checked(name: str, value: int | None, default: int, least: int, most: int) -> int:
+    if value is None:
+        return default
+    if not least <= value <= most:
+        raise ConfigError(f"{name} is {value}", hint=f"give {name} a value from {least} to {most}")
+    return value
+
+
+def check_request(request: Request, *, vocab_size: int, context_length: int) -> None:
+    """Raise ``ConfigError`` for an unknown token, ``ResourceError`` where no room is left."""
+    request.check_ids(vocab_size)
+    length = len(request.prompt_ids) + len(request.resumed_token_ids)
+    if length >= context_length:
+        raise ResourceError(
+            f"the prompt has {length} tokens, the context holds {context_length} with the reply",
+            hint=f"shorten the prompt to {context_length - 1} tokens or fewer",
+        )
