@@ -182,9 +182,10 @@ class Chat:
         if reply.result.finish_reason == "eos" or isinstance(reply.result.stop_reason, int):
             tokens.pop()
         # A stop string may begin inside a token, whose text is then only said in part.
-        while tokens and not reply.text.startswith(self._session.tokenizer.decode(tokens)):
+        decode = self._session.tokenizer.decode
+        while not reply.text.startswith(spelled := decode(tokens)):
             tokens.pop()
-        self._conversation.add_turn(reply.text, tokens)
+        self._conversation.add_turn(reply.text, tokens, spelled=spelled)
         self._results.append(reply.result)
 
     def _comment(self, reply: Reply) -> None:

@@ -85,14 +85,16 @@ class Conversation:
         self._asked_ids = self._encode(self._asked_text)
         return self._asked_ids
 
-    def add_turn(self, reply_text: str, reply_ids: Sequence[int]) -> None:
+    def add_turn(
+        self, reply_text: str, reply_ids: Sequence[int], *, spelled: str | None = None
+    ) -> None:
         """Add the message last asked and the model's reply to it.
 
-        ``reply_ids`` are the tokens that gave ``reply_text`` or a first part of it, without an end
-        token.
+        ``reply_ids`` are the tokens that gave ``reply_text``, or its first part ``spelled``, without
+        an end token.
         """
         self.messages += [self._asked, {"role": "assistant", "content": reply_text}]
-        self._known_text = self._asked_text + self._tokenizer.decode(reply_ids)
+        self._known_text = self._asked_text + (reply_text if spelled is None else spelled)
         self._known_ids = [*self._asked_ids, *reply_ids]
 
     def _encode(self, text: str) -> list[int]:
