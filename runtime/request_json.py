@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, get_type_hints
 
 from selfdraft.errors import ConfigError
 from selfdraft.runtime.logit_params import LogitParams
@@ -96,8 +96,9 @@ def request_to_json(request: Request) -> dict[str, Any]:
 
 
 def _own_fields() -> list[tuple[str, Any, Any]]:
+    hints = get_type_hints(Request)
     return [
-        (f.name, f.type, dataclasses.field(default=f.default))
+        (f.name, hints[f.name], dataclasses.field(default=f.default))
         for f in dataclasses.fields(Request)
         if f.name in _OWN_OPTIONS
     ]
@@ -142,6 +143,8 @@ def _plain(name: str, value: Any) -> Any:
 
 
 def _as_json(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _as_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, tuple):
         return list(value)
     if isinstance(value, Mapping):

@@ -276,6 +276,9 @@ TEXT = (8, 9, 10, 11, 8, 12, 13, 14, 9, 10, 15, 9, 10, 11)
 class Pieces:
     """A tokenizer that knows the bytes of its tokens."""
 
+    special_ids: frozenset[int] = frozenset()
+    strips_first_space = False
+
     def token_bytes(self, token_id: int) -> bytes:
         return PIECES.get(token_id, b"")
 
