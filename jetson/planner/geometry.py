@@ -1,0 +1,157 @@
+"""Sizes of a decoder as far as they decide bytes and arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from selfdraft.manifest import ModelSpec
+
+
+class Matrix(NamedTuple):
+    """A weight matrix ``[inputs, outputs]``."""
+
+    inputs: int
+    outputs: int
+
+    @property
+    def size(self) -> int:
+        """Number of weights."""
+        return self.inputs * self.outputs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinearAttention:
+    """Layers with a recurrent state in place of a KV cache (Gated DeltaNet of Qwen3-Next).
+
+    The state is fp32 ``[value_heads, head_dim, head_dim]`` in each layer.
+    """
+
+    num_layers: int
+    key_heads: int
+    value_heads: int
+    head_dim: int
+
+    def matrices(self, hidden: int) -> tuple[Matrix, ...]:
+        """Projections of one layer: q, k, v, z joined; decay and gate; output."""
+        keys, values = self.key_heads * self.head_dim, self.value_heads * self.head_dim
+        return (
+            Matrix(hidden, 2 * keys + 2 * values),
+            Matrix(hidden, 2 * self.value_heads),
+            Matrix(values, hidden),
+        )
+
+    @property
+    def state_bytes(self) -> int:
+        """Recurrent state of all layers."""
+        return self.num_layers * self.value_heads * self.head_dim**2 * 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Geometry:
+    """A dense decoder, with or without an MTP head; ``num_layers`` counts all layers."""
+
+    name: str
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    vocab_size: int
+    tied_head: bool
+    qkv_bias: bool = False
+    qk_norm: bool = False
+    gated_query: bool = False
+    """The query projection also makes a gate of its own size (Qwen3-Next, Qwen3.5)."""
+    linear: LinearAttention | None = None
+    mtp: bool = False
+    draft_vocab_size: int | None = None
+    """Rows of a trimmed draft head; None: the LM head drafts."""
+
+    @property
+    def num_attention_layers(self) -> int:
+        """Layers with a KV cache; the MTP layer is not among them."""
+        return self.num_layers - (self.linear.num_layers if self.linear else 0)
+
+    @property
+    def key_size(self) -> int:
+        """Columns of k, and of v."""
+        return self.num_kv_heads * self.head_dim
+
+    @property
+    def head(self) -> Matrix:
+        """The LM head."""
+        return Matrix(self.hidden_size, self.vocab_size)
+
+    @property
+    def draft_head(self) -> Matrix:
+        """What a draft is chosen with: the trimmed head, else the LM head."""
+        return Matrix(self.hidden_size, self.draft_vocab_size or self.vocab_size)
+
+    @property
+    def projection(self) -> Matrix:
+        """The MTP head's projection of embedding and hidden state."""
+        return Matrix(2 * self.hidden_size, self.hidden_size)
+
+    def attention_layer(self) -> tuple[Matrix, ...]:
+        """Matrices of a layer with a KV cache, in the bundle's order."""
+        queries = self.num_heads * self.head_dim
+        gate = queries if self.gated_query else 0
+        return (
+            Matrix(self.hidden_size, queries + gate + 2 * self.key_size),
+            Matrix(queries, self.hidden_size),
+            *self._mlp(),
+        )
+
+    def backbone(self) -> Iterator[Matrix]:
+        """Matrices of all layers, without embedding and LM head."""
+        for _ in range(self.num_attention_layers):
+            yield from self.attention_layer()
+        if self.linear:
+            for _ in range(self.linear.num_layers):
+                yield from self.linear.matrices(self.hidden_size)
+                yield from self._mlp()
+
+    def mtp_matrices(self) -> tuple[Matrix, ...]:
+        """Matrices of the MTP head, without what it drafts with."""
+        return (self.projection, *self.attention_layer()) if self.mtp else ()
+
+    def layer_vectors(self) -> int:
+        """Elements of norms and biases of one layer."""
+        bias = (self.num_heads + 2 * self.num_kv_heads) * self.head_dim
+        return (
+            2 * self.hidden_size
+            + (bias if self.qkv_bias else 0)
+            + (2 * self.head_dim if self.qk_norm else 0)
+        )
+
+    def backbone_parameters(self) -> int:
+        """Weights that every token of a prompt passes through: the layers' matrices."""
+        return sum(matrix.size for matrix in self.backbone())
+
+    def _mlp(self) -> tuple[Matrix, ...]:
+        return (
+            Matrix(self.hidden_size, 2 * self.intermediate_size),
+            Matrix(self.intermediate_size, self.hidden_size),
+        )
+
+
+def geometry_from_spec(spec: ModelSpec, *, name: str) -> Geometry:
+    """The sizes that a manifest or a checkpoint states."""
+    return Geometry(
+        name=name,
+        hidden_size=spec.hidden_size,
+        num_layers=spec.num_layers,
+        num_heads=spec.num_heads,
+        num_kv_heads=spec.num_kv_heads,
+        head_dim=spec.head_dim,
+        intermediate_size=spec.intermediate_size,
+        vocab_size=spec.vocab_size,
+        tied_head=spec.tied_head,
+        qkv_bias=spec.qkv_bias,
+        qk_norm=spec.qk_norm,
+        mtp=spec.mtp is not None,
+        draft_vocab_size=spec.mtp.draft_vocab_size if spec.mtp else None,
+    )
