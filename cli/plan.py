@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import typer
 
@@ -18,6 +17,9 @@ if TYPE_CHECKING:
     from selfdraft.cli.planned_model import PlannedModel
     from selfdraft.jetson.planner.plan import Choices, ContextRow, Remedy, Target
 
+Name = TypeVar("Name", bound=str)
+PLANNED_WEIGHTS: tuple[Literal["fp16", "int4"], ...] = ("fp16", "int4")
+PLANNED_KV: tuple[Literal["fp16", "int8"], ...] = ("fp16", "int8")
 LENGTHS = (4096, 8192, 16_384, 32_768, 65_536, 131_072)
 
 ModelArg = Annotated[
@@ -127,7 +129,7 @@ def command(
 
     planned = planned_model(model, draft_vocab=draft_vocab)
     board = planned_target(device, power=power, available_gib=available)
-    wanted = _context(planned, context)
+    wanted = planned_context(planned, context)
     choices = planned_choices(
         planned,
         context=wanted,
@@ -179,26 +181,26 @@ def planned_choices(
         drafts=default_drafts if drafts is None else drafts,
         prefill_rows=planned.prefill_rows,
     )
-    choices = Choices(
+    return Choices(
+        weights=one_of("--weights", weights or planned.device_weights, PLANNED_WEIGHTS),
+        head=one_of("--head", head, PLANNED_WEIGHTS),
+        kv=one_of("--kv", kv or planned.device_kv, PLANNED_KV),
         attention=planned.attention,
         workload=workload,
         acceptance=numbers("--acceptance", acceptance, float, 0, 1) or DEFAULT_ACCEPTANCE,
     )
-    return replace(
-        choices,
-        weights=_known("--weights", weights or planned.device_weights, ("fp16", "int4")),
-        head=_known("--head", head, ("fp16", "int4")),
-        kv=_known("--kv", kv or planned.device_kv, ("fp16", "int8")),
-    )
 
 
-def _known(option: str, value: str, known: tuple[str, ...]) -> str:
-    if value not in known:
+def one_of(option: str, value: str, known: tuple[Name, ...]) -> Name:
+    """``value`` as one of the names known. Raises ``ConfigError``."""
+    found = next((name for name in known if name == value), None)
+    if found is None:
         raise ConfigError(f"{option} is {value!r}", hint=f"choose {' or '.join(known)}")
-    return value
+    return found
 
 
-def _context(planned: PlannedModel, context: int | None) -> int:
+def planned_context(planned: PlannedModel, context: int | None) -> int:
+    """The context asked for, else the model's limit. Raises ``ConfigError``."""
     if context is not None and context > planned.max_context:
         raise ConfigError(
             f"context is {context}, the model holds {planned.max_context} tokens",

@@ -93,7 +93,9 @@ def memory_record(memory: MemoryPlan) -> dict[str, Any]:
 
 def speed_record(speed: Speed | None) -> dict[str, Any] | None:
     """Times at one length."""
-    return speed and {"basis": "estimate", **asdict(speed), "speedup": speed.speedup}
+    if speed is None:
+        return None
+    return {"basis": "estimate", **asdict(speed), "speedup": speed.speedup}
 
 
 def _row(row: ContextRow) -> dict[str, Any]:

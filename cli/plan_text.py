@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING
 
 from selfdraft.cli.console import bytes_text, say, table
 from selfdraft.cli.plan_record import BASIS
-from selfdraft.jetson.planner.plan import Choices, ContextRow, Remedy, Speed
+from selfdraft.jetson.planner.plan import Choices, ContextRow, Remedy
 
 if TYPE_CHECKING:
     from selfdraft.cli.planned_model import PlannedModel
     from selfdraft.cli.planned_target import PlannedTarget
 
+NOTICED = 0.98
+"""Speeds in two modes that differ by less are not worth a line."""
 MARKS = {"exact": "", "estimate": "≈ ", "measured": ""}
 
 
@@ -81,9 +83,9 @@ def _length(row: ContextRow, drafts: int, has_sparse: bool) -> list[object]:
     if drafts:
         cells += [_rate(row.speed.speculative_tok_per_s), f"{row.speed.speedup or 0:.2f}"]
     if has_sparse:
-        cells.append(_rate(row.sparse and row.sparse.tok_per_s))
+        cells.append(_rate(row.sparse.tok_per_s if row.sparse else None))
     if has_sparse and drafts:
-        cells.append(_rate(row.sparse and row.sparse.speculative_tok_per_s))
+        cells.append(_rate(row.sparse.speculative_tok_per_s if row.sparse else None))
     return cells
 
 
@@ -95,12 +97,11 @@ def _default_mode(
     from selfdraft.jetson.planner.plan import model_of, speed
 
     mode = board.default_mode
-    if mode == board.mode:
-        return ""
     target = target_in(board.module, mode, available_gib=None)
-    own: Speed = speed(
-        model_of(model.spec, model.geometry, choices), choices, target, length=row.context
-    )
+    planned = model_of(model.spec, model.geometry, choices)
+    own = speed(planned, choices, target, length=row.context)
+    if own.tok_per_s > NOTICED * row.speed.tok_per_s:
+        return ""
     return (
         f"\nafter flashing the board is in {mode.name}: ≈ {own.tok_per_s:.1f} tok/s there; "
         f"change it with: sudo nvpmodel -m {board.mode.id}"

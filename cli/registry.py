@@ -18,6 +18,8 @@ COMMANDS = {
     "generate": "Complete or answer one prompt.",
     "chat": "Talk with a model, turn by turn.",
     "bench": "Measure plain against speculative decoding.",
+    "plan": "Plan memory and speed on a board.",
+    "advise": "Choose a way of decoding for a board and a need.",
     "doctor": "Check the board, and say what mends it.",
     "monitor": "Show load, heat and power of the board.",
     "lengths": "Compare how long replies are.",

@@ -146,18 +146,28 @@ def fit(table: Published, *, without: Row | None = None) -> Fit:
     """Efficiencies from the table, less one row."""
     rows = [row for row in table.decode if row.mode_stated and row is not without]
     several = {name for name, n in Counter(r.framework for r in table.decode).items() if n > 1}
-    factors = {row.framework: 1.0 for row in rows}
+    terms = np.array([_terms(table, row) for row in rows])  # [rows, 2]
+    measured = np.array([_measured_ms(row) for row in rows])
+    factors = np.ones(len(rows))
     for _ in range(ROUNDS):
-        efficiencies = _line(table, rows, factors)
-        for name in sorted(several - {REFERENCE_FRAMEWORK}):
-            ratios = [
-                _measured_ms(row) / _predicted_ms(table, row, efficiencies)
-                for row in rows
-                if row.framework == name
-            ]
-            factors[name] = float(np.exp(np.mean(np.log(ratios))))
-    kept = {name: factors[name] for name in sorted(several)}
-    return Fit(efficiencies=_single_figures(table, efficiencies), frameworks=kept)
+        # Least squares of relative errors in the two straight terms.
+        scaled = terms * (factors / measured)[:, None]
+        coefficients, *_ = np.linalg.lstsq(scaled, np.ones(len(rows)), rcond=None)
+        for name in several - {REFERENCE_FRAMEWORK}:
+            own = [i for i, row in enumerate(rows) if row.framework == name]
+            ratios = measured[own] / (terms[own] @ coefficients)
+            factors[own] = np.exp(np.mean(np.log(ratios)))
+    found = Efficiencies(
+        bandwidth=1 / float(coefficients[0]),
+        layer_us=float(coefficients[1]),
+        sm_bytes_per_clock=math.inf,
+        tensor=math.inf,
+    )
+    kept = {row.framework: float(factors[i]) for i, row in enumerate(rows)}
+    return Fit(
+        efficiencies=_single_figures(table, found),
+        frameworks={name: kept[name] for name in sorted(several)},
+    )
 
 
 def leave_one_out(table: Published) -> tuple[Prediction, ...]:
@@ -167,9 +177,7 @@ def leave_one_out(table: Published) -> tuple[Prediction, ...]:
 
 def predict(table: Published, fit: Fit, row: Row) -> Prediction:
     """What a fit says of a row."""
-    return Prediction(
-        row=row, tok_per_s=1e3 / _predicted_ms(table, row, fit.of(row.framework))
-    )
+    return Prediction(row=row, tok_per_s=1e3 / _predicted_ms(table, row, fit.of(row.framework)))
 
 
 def mean_error(predictions: Sequence[Prediction]) -> float:
@@ -186,23 +194,12 @@ def speculative_ratio(table: Published, fit: Fit, row: SpeculativeRow) -> float:
     return row.tokens_per_step * plain / step
 
 
-def _line(table: Published, rows: Sequence[Row], factors: dict[str, float]) -> Efficiencies:
-    """Least squares of relative errors in the two straight terms: bytes and layers."""
-    terms = []
-    for row in rows:
-        model, clocks = _row_model(table, row), _clocks(row)
-        reads = backbone_bytes(model, length=row.context or UNSTATED_CONTEXT)
-        reading = reads / 1e6 / clocks.bandwidth_gb_s
-        layers = model.geometry.num_layers * REFERENCE_GPU_MHZ / clocks.gpu_mhz / 1e3
-        scale = factors[row.framework] / _measured_ms(row)
-        terms.append((reading * scale, layers * scale))
-    (inverse, layer_us), *_ = np.linalg.lstsq(np.array(terms), np.ones(len(rows)), rcond=None)
-    return Efficiencies(
-        bandwidth=1 / float(inverse),
-        layer_us=float(layer_us),
-        sm_bytes_per_clock=math.inf,
-        tensor=math.inf,
-    )
+def _terms(table: Published, row: Row) -> tuple[float, float]:
+    """Milliseconds to read at the peak bandwidth, and of layers for each microsecond of one."""
+    model, clocks = _row_model(table, row), _clocks(row)
+    reads = backbone_bytes(model, length=row.context or UNSTATED_CONTEXT)
+    layers = model.geometry.num_layers * REFERENCE_GPU_MHZ / clocks.gpu_mhz / 1e3
+    return reads / 1e6 / clocks.bandwidth_gb_s, layers
 
 
 def _single_figures(table: Published, efficiencies: Efficiencies) -> Efficiencies:

@@ -181,8 +181,7 @@ def remedies(
 ) -> tuple[Remedy, ...]:
     """Changes in the order of what they cost, each tried alone, then all at once."""
     found = [
-        _measured(spec, geometry, changed, target, name)
-        for name, changed in _alternatives(choices)
+        _measured(spec, geometry, changed, target, name) for name, changed in _alternatives(choices)
     ]
     most = choices.workload.context
     fits = largest_context(spec, geometry, choices, target, most=most)

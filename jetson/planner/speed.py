@@ -77,15 +77,17 @@ class Model:
     attention: Attention
 
 
-def backbone_bytes(model: Model, *, length: int, rows: int = 1) -> int:
-    """Bytes that one pass of the backbone reads, with one LM head, at ``length`` cached tokens."""
+def backbone_bytes(model: Model, *, length: int, rows: int = 1, batch: int = 1) -> int:
+    """Bytes that one pass of the backbone reads: weights and LM head once, and the states of
+    ``batch`` sequences of ``length`` cached tokens, each with ``rows`` rows."""
     geometry, storage = model.geometry, model.storage
     vectors = geometry.num_layers * geometry.layer_vectors() * FLOAT_BYTES[storage.vectors]
     weights = storage.layer_bytes(geometry.backbone()) + vectors
     head = storage.matrix_bytes(geometry.head, storage.head)
     # A recurrent state is read and written back.
     state = 2 * geometry.linear.state_bytes if geometry.linear else 0
-    return weights + head + state + _cache_bytes(model, model.attention.layers, length, rows)
+    cache = _cache_bytes(model, model.attention.layers, length, rows)
+    return weights + head + batch * (state + cache)
 
 
 def draft_bytes(model: Model, *, length: int) -> int:
@@ -102,12 +104,19 @@ def _cache_bytes(model: Model, ops: Sequence[CachedAttention], length: int, rows
 
 
 def step_ms(
-    model: Model, clocks: Clocks, efficiencies: Efficiencies, *, length: int, rows: int = 1
+    model: Model,
+    clocks: Clocks,
+    efficiencies: Efficiencies,
+    *,
+    length: int,
+    rows: int = 1,
+    batch: int = 1,
 ) -> float:
-    """Time of one pass of the backbone over ``rows`` tokens of one sequence."""
-    reading = backbone_bytes(model, length=length, rows=rows) / 1e6 / efficiencies.gb_per_s(clocks)
+    """Time of one pass of the backbone over ``rows`` tokens of each of ``batch`` sequences."""
+    reads = backbone_bytes(model, length=length, rows=rows, batch=batch)
+    reading = reads / 1e6 / efficiencies.gb_per_s(clocks)
     weights = model.geometry.backbone_parameters() + model.geometry.head.size
-    computing = 2 * weights * rows / 1e9 / (efficiencies.tensor * clocks.fp16_tflops)
+    computing = 2 * weights * rows * batch / 1e9 / (efficiencies.tensor * clocks.fp16_tflops)
     overhead = efficiencies.layers_ms(model.geometry.num_layers, clocks)
     return (max(reading, computing) + overhead) * efficiencies.framework
 

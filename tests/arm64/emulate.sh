@@ -50,12 +50,14 @@ make_root() {
   touch "$FOLDER/.root-$SUITE"
 }
 
-# Runs a command inside; /proc is mounted in a name space of its own, so that nothing is left behind.
+# Runs a command inside. ONNX Runtime wants /sys and /proc; they are mounted in a name space of the
+# command's own, so that nothing is left behind. NumPy under qemu warns without a cause.
 inside() {
   # shellcheck disable=SC2016  # $0 and $@ are the inner shell's
-  unshare --mount sh -c 'mount -t proc proc "$0/proc" && exec chroot "$0" "$@"' "$ROOT" \
+  unshare --mount sh -c 'mount -t proc proc "$0/proc" && mount --rbind /sys "$0/sys" &&
+    mount --rbind /dev "$0/dev" && exec chroot "$0" "$@"' "$ROOT" \
     env LC_ALL=C.UTF-8 PYTHONPATH=/opt/site PYTHONDONTWRITEBYTECODE=1 \
-    PYTHONWARNINGS=ignore::RuntimeWarning "$@"  # NumPy under qemu warns without a cause
+    PYTHONWARNINGS=ignore::RuntimeWarning "$@"
 }
 
 install_runtime() {
@@ -116,6 +118,6 @@ register_qemu
 make_root
 install_runtime
 export_bundles
-say "$(inside python3 -c 'import platform, onnxruntime; print(platform.machine(), platform.python_version(), "onnxruntime", onnxruntime.__version__)')"
+inside python3 -c 'import platform as p, onnxruntime as o; print("arm64:", p.machine(), p.python_version(), "onnxruntime", o.__version__)' >&2
 compare_all
 say "8 passed, 0 failed"

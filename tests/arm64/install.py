@@ -27,6 +27,7 @@ PLATFORMS = (
     "manylinux_2_17_aarch64",
     "manylinux2014_aarch64",
 )
+QUIET = ("-qq", "--no-compile", "--upgrade")
 MB = 1_000_000
 
 
@@ -38,7 +39,7 @@ def runtime_requirements() -> list[str]:
 
 def install(folder: Path, requirements: list[str], *, python: str) -> None:
     """Unpack wheels for that Python on aarch64; fails where one does not exist."""
-    command = ["install", "--quiet", "--no-compile", "--only-binary=:all:", "--target", str(folder)]
+    command = ["install", *QUIET, "--only-binary=:all:", "--target", str(folder)]
     command += ["--implementation", "cp", "--python-version", python]
     for platform in PLATFORMS:
         command += ["--platform", platform]
@@ -47,7 +48,7 @@ def install(folder: Path, requirements: list[str], *, python: str) -> None:
 
 def install_sources(folder: Path) -> None:
     """selfdraft itself: pure Python, so any interpreter can build it."""
-    _pip("install", "--quiet", "--no-compile", "--no-deps", "--target", str(folder), str(ROOT))
+    _pip("install", *QUIET, "--no-deps", "--target", str(folder), str(ROOT))
 
 
 def size_bytes(folder: Path) -> int:

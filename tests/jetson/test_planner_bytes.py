@@ -1,0 +1,172 @@
+"""The planner's bytes are the exporter's, to the byte: weights by part, and states."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.checkpoints import write_checkpoint
+
+from benchmarks.make_checkpoint import Qwen3Geometry, qwen3_config
+from selfdraft.errors import ConfigError
+from selfdraft.export.attention_options import AttentionOptions
+from selfdraft.export.bundle import ExportPlan, plan_export
+from selfdraft.export.options import ExportOptions
+from selfdraft.export.weights import bytes_by_part
+from selfdraft.jetson.planner.geometry import Geometry, geometry_from_spec
+from selfdraft.jetson.planner.reading import attention_of, state_bytes
+from selfdraft.jetson.planner.storage import (
+    cpu_storage,
+    device_storage,
+    fit_block,
+    weight_bytes,
+)
+from selfdraft.manifest import ModelSpec, MtpSpec, RopeSpec, capacity_for
+
+DEMO = Path(__file__).parents[2] / "demo" / "checkpoint"
+
+
+def planned(plan: ExportPlan, options: ExportOptions) -> dict[str, int]:
+    """What the planner says; the draft vocabulary is known from the options alone."""
+    geometry = geometry_from_spec(plan.model.spec, name="x")
+    geometry = dataclasses.replace(geometry, draft_vocab_size=options.draft_vocab)
+    block = plan.weights.int4_block
+    return weight_bytes(geometry, cpu_storage(options.weights, block))
+
+
+@pytest.mark.parametrize("draft_vocab", [None, 300])
+@pytest.mark.parametrize("weights", ["fp32", "int4"])
+def test_weights_of_the_demo_are_those_of_the_exporter(weights, draft_vocab) -> None:
+    options = ExportOptions(weights=weights, draft_vocab=draft_vocab)
+    plan = plan_export(DEMO, options)
+    assert planned(plan, options) == bytes_by_part([plan.embedding, plan.weights])
+
+
+@pytest.mark.parametrize("family", ["mimo", "qwen2", "qwen3", "llama"])
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("mtp", ["qwen", None])
+@pytest.mark.parametrize("weights", ["fp32", "int4"])
+def test_weights_of_every_family_are_those_of_the_exporter(
+    tmp_path, family, tied, mtp, weights
+) -> None:
+    source = write_checkpoint(tmp_path / "c", family, tied=tied, mtp=mtp)
+    options = ExportOptions(weights=weights)
+    plan = plan_export(source, options)
+    assert planned(plan, options) == bytes_by_part([plan.embedding, plan.weights])
+
+
+def test_the_planner_finds_the_exporters_int4_block(tmp_path) -> None:
+    source = write_checkpoint(tmp_path / "c", "qwen3", hidden=48, head_dim=16, intermediate=80)
+    plan = plan_export(source, ExportOptions(weights="int4"))
+    geometry = geometry_from_spec(plan.model.spec, name="x")
+    assert fit_block(geometry, 32) == plan.weights.int4_block == 16
+
+
+def test_a_model_that_no_int4_block_fits_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no multiple of 16"):
+        fit_block(dataclasses.replace(geometry_125m(), hidden_size=70), 128)
+
+
+def geometry_125m() -> Geometry:
+    """``benchmarks/make_checkpoint.py`` as a geometry."""
+    made = Qwen3Geometry()
+    return Geometry(
+        name="random-125m",
+        hidden_size=made.hidden,
+        num_layers=made.layers,
+        num_heads=made.heads,
+        num_kv_heads=made.kv_heads,
+        head_dim=made.head_dim,
+        intermediate_size=made.ffn,
+        vocab_size=made.vocab,
+        tied_head=qwen3_config(made, 0, mtp=True, dtype="bf16")["tie_word_embeddings"],
+        qk_norm=True,
+        mtp=True,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("weights", ["fp32", "int4"])
+@pytest.mark.parametrize("draft_vocab", [None, 8192])
+def test_weights_of_the_125m_model_are_those_of_the_exporter(
+    tmp_path_factory, weights, draft_vocab
+) -> None:
+    pytest.importorskip("torch", reason="makes the checkpoint")
+    from benchmarks.make_checkpoint import write_checkpoint as write_random
+
+    source = tmp_path_factory.getbasetemp() / "random-125m"
+    if not source.exists():
+        write_random(source, Qwen3Geometry(), mtp=True)
+    options = ExportOptions(weights=weights, draft_vocab=draft_vocab)
+    plan = plan_export(source, options)
+    expected = bytes_by_part([plan.embedding, plan.weights])
+    assert planned(plan, options) == expected
+    own = dataclasses.replace(geometry_125m(), draft_vocab_size=draft_vocab)
+    assert weight_bytes(own, cpu_storage(weights, plan.weights.int4_block)) == expected
+
+
+def test_the_125m_model_has_the_parameters_its_maker_names() -> None:
+    geometry = geometry_125m()
+    assert geometry.backbone_parameters() == 12 * (768 * 1280 + 768 * 768 + 3 * 768 * 2048)
+    fp32 = weight_bytes(dataclasses.replace(geometry, mtp=False), cpu_storage("fp32", None))
+    assert 120e6 < sum(fp32.values()) / 4 < 130e6
+
+
+SPEC = ModelSpec(
+    family="qwen3",
+    vocab_size=288,
+    hidden_size=64,
+    num_layers=3,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=16,
+    intermediate_size=96,
+    rms_norm_eps=1e-6,
+    qkv_bias=False,
+    qk_norm=True,
+    tied_head=False,
+    rope=RopeSpec(inv_freq=(1.0,) * 8),
+    mtp=MtpSpec(concat="embedding_first", tap="post_norm"),
+)
+ATTENTIONS = {
+    "dense": AttentionOptions(),
+    "int8": AttentionOptions(kv="int8"),
+    "sparse": AttentionOptions(kind="sparse", first_layers=1, budget_tokens=1024),
+    "sparse int8": AttentionOptions(kind="sparse", kv="int8", selector="infllm_v2"),
+}
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+@pytest.mark.parametrize("batch", [1, 3])
+def test_states_are_those_that_the_exported_graphs_declare(name, batch) -> None:
+    pytest.importorskip("torch", reason="the exporter: pip install 'selfdraft[export]'")
+    from selfdraft.export.graph import graph_ops, graph_spec
+
+    options = ATTENTIONS[name]
+    attention = options.plan(SPEC)
+    own = attention_of(SPEC, attention, kv=options.kv, summaries="fp32")
+    for graph, ops in (("backbone", own.layers), ("mtp", own.mtp)):
+        exported = graph_ops(graph, SPEC, attention, kv_dtype=options.kv)
+        declared: dict[str, int] = {}
+        for state in graph_spec(graph, SPEC, exported, candidates=8).states:
+            shape = state.sizes(batch=batch, capacity=capacity_for(1000))
+            size = math.prod(shape) * np.dtype(state.dtype).itemsize
+            declared[state.kind] = declared.get(state.kind, 0) + size
+        assert state_bytes(ops, context=1000, batch=batch, summaries="fp32") == declared
+
+
+def test_a_tied_head_costs_nothing_unless_it_is_stored_otherwise() -> None:
+    tied = dataclasses.replace(geometry_125m(), tied_head=True)
+    shared = weight_bytes(tied, device_storage(tied, weights="int4", head="fp16"))
+    own = weight_bytes(tied, device_storage(tied, weights="int4", head="int4"))
+    assert "lm_head" not in shared and own["lm_head"] == 768 * 32_000 * (0.5 + 2 / 128)
+
+
+def test_a_device_stores_int4_with_fp16_scales_of_the_largest_block() -> None:
+    geometry = geometry_125m()
+    storage = device_storage(geometry, weights="int4", head="fp16")
+    assert storage.block == 128 and storage.label == "int4 g128, LM head fp16"
+    assert storage.layer_bytes(geometry.backbone()) == geometry.backbone_parameters() * 66 // 128
