@@ -1,6 +1,7 @@
 # One command each; all of them work on a fresh clone with only Python >= 3.10.
 #   make demo       set up, export the demo checkpoint, answer with self-speculation
 #   make test       quick tests (every commit)          make test-full   all of them
+#   make test-arm64 the runtime in an emulated arm64: as root
 #   make lint       ruff and mypy --strict              make bench       benchmarks/README.md
 PYTHON ?= python3
 VENV ?= .venv
@@ -10,7 +11,7 @@ PIP_FLAGS ?=
 RUN := $(VENV)/bin/python -m
 INSTALL = $(RUN) pip install --quiet --disable-pip-version-check -c constraints.txt $(PIP_FLAGS)
 
-.PHONY: demo test test-full lint bench clean
+.PHONY: demo test test-full test-arm64 lint bench clean
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
@@ -40,6 +41,10 @@ test: $(VENV)/.dev
 
 test-full: $(VENV)/.dev
 	$(RUN) pytest -n 2 --dist loadfile
+
+# As root, on Debian: an emulated arm64 from nothing (about 15 minutes, kept in build/arm64).
+test-arm64: $(VENV)/.demo
+	PYTHON=$(VENV)/bin/python tests/arm64/emulate.sh
 
 lint: $(VENV)/.dev
 	$(RUN) ruff check .

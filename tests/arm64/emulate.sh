@@ -89,7 +89,7 @@ compare() {
     "${options[@]}" | tokens)
   there=$(inside python3 -m selfdraft generate "/opt/bundles/$weights" "$prompt" \
     "${options[@]}" | tokens)
-  if [ "$here" != "$there" ]; then
+  if [ -z "$here" ] || [ "$here" != "$there" ]; then
     echo "$weights, $drafts drafts, \"$prompt\": the tokens differ" >&2
     echo "  $(uname -m): $here" >&2
     echo "  aarch64: $there" >&2
@@ -98,7 +98,10 @@ compare() {
   say "$weights, $drafts drafts: $(wc -w <<<"$here") equal tokens for \"$prompt\""
 }
 
-tokens() { "$PYTHON" -c 'import json, sys; print(*json.load(sys.stdin)["tokens"])'; }
+# Token ids of a reply on stdin; nothing where there is no reply.
+tokens() {
+  "$PYTHON" -c 'import json, sys; text = sys.stdin.read(); print(*json.loads(text)["tokens"] if text else ())'
+}
 
 compare_all() {
   local failed=0 weights drafts prompt
