@@ -44,7 +44,7 @@ test-full: $(VENV)/.dev
 
 # As root, on Debian: an emulated arm64 from nothing (about 15 minutes, kept in build/arm64).
 test-arm64: $(VENV)/.demo
-	PYTHON=$(VENV)/bin/python tests/arm64/emulate.sh
+	PYTHON=$(abspath $(VENV))/bin/python tests/arm64/emulate.sh
 
 lint: $(VENV)/.dev
 	$(RUN) ruff check .
