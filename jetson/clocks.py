@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from selfdraft.jetson.device import Clock, Clocks, PowerState
+from selfdraft.jetson.numbers import count_from_text
 from selfdraft.jetson.system import System
 
 SHOW = ("jetson_clocks", "--show")
@@ -84,7 +85,7 @@ def read_clocks(system: System, power: PowerState) -> Clocks:
     steps = (system.text(f"{gpu_folder}/available_frequencies") or "").split()
     return Clocks(
         gpu=_devfreq(system, gpu_folder) or report.gpu,
-        hardware_gpu_mhz=max((int(s) for s in steps if s.isdecimal()), default=0) / 1e6 or None,
+        hardware_gpu_mhz=max((count_from_text(s) or 0 for s in steps), default=0) / 1e6 or None,
         emc=_emc(system) or report.emc,
         cpus=_cpus(system) or tuple(clock for _, clock in report.cpus),
         num_tpcs=report.num_tpcs or (mode.num_tpcs if mode else None),

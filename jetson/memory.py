@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 
 from selfdraft.jetson.device import Memory, Swap
+from selfdraft.jetson.numbers import count_from_text
 from selfdraft.jetson.system import System
 
 PAGE_BYTES = 4096
 _ENTRY = re.compile(r"^(\w+):\s+(\d{1,15}) kB", re.MULTILINE | re.ASCII)
+_SWAP = re.compile(r"^(\S+)\s+\w+\s+(\d{1,15})\s+(\d{1,15})\b", re.MULTILINE | re.ASCII)
 
 
 def parse_meminfo(text: str) -> dict[str, int]:
@@ -18,16 +20,14 @@ def parse_meminfo(text: str) -> dict[str, int]:
 
 def parse_swaps(text: str) -> tuple[Swap, ...]:
     """The areas of ``/proc/swaps``."""
-    rows = [line.split() for line in text.splitlines()[1:]]
     return tuple(
         Swap(
-            name=row[0],
-            zram="zram" in row[0],
-            total_bytes=int(row[2]) << 10,
-            used_bytes=int(row[3]) << 10,
+            name=name,
+            zram="zram" in name,
+            total_bytes=int(total_kib) << 10,
+            used_bytes=int(used_kib) << 10,
         )
-        for row in rows
-        if len(row) >= 4 and row[2].isdecimal() and row[3].isdecimal()
+        for name, total_kib, used_kib in _SWAP.findall(text)
     )
 
 
@@ -38,8 +38,7 @@ def parse_buddyinfo(text: str) -> tuple[int, int] | None:
     for line in text.splitlines():
         numbers = line.partition("zone")[2].split()[1:]
         for order, number in enumerate(numbers):
-            if number.isdecimal():
-                counts[order] = counts.get(order, 0) + int(number)
+            counts[order] = counts.get(order, 0) + (count_from_text(number) or 0)
     largest = max((order for order, count in counts.items() if count), default=None)
     return None if largest is None else (counts[largest], PAGE_BYTES << largest)
 

@@ -57,7 +57,7 @@ def _cuda_version(system: System, home: str | None) -> str | None:
         return None
     try:
         version = json.loads(system.text(f"{home}/version.json") or "")["cuda"]["version"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         found = re.search(r"cuda-([\d.]+)$", system.link(home) or home)
         return found.group(1) if found else None
     return version if isinstance(version, str) else None

@@ -6,6 +6,7 @@ from datetime import datetime
 
 from selfdraft.jetson.clocks import CPU_FOLDER, EMC_RATE, GPU_FOLDERS
 from selfdraft.jetson.memory import read_memory
+from selfdraft.jetson.numbers import count_from_text
 from selfdraft.jetson.sample import BoardSample, Load, RailPower, Temperature, Usage
 from selfdraft.jetson.sensors import ZONE_FOLDERS, rail_channels
 from selfdraft.jetson.system import System
@@ -107,8 +108,9 @@ def parse_cpu_times(text: str) -> _Times:
     all ticks. Guest time is part of user time already."""
     times: _Times = {}
     for line in text.splitlines():
-        name, *ticks = line.split()
-        if name.startswith("cpu") and name[3:].isdecimal() and all(t.isdecimal() for t in ticks):
-            counts = [int(tick) for tick in ticks[:8]]
-            times[int(name[3:])] = (sum(counts) - sum(counts[3:5]), sum(counts))
+        name, *ticks = line.split() or [""]
+        number = count_from_text(name[3:]) if name.startswith("cpu") else None
+        counts = [count for tick in ticks[:8] if (count := count_from_text(tick)) is not None]
+        if number is not None and len(counts) == len(ticks[:8]):
+            times[number] = (sum(counts) - sum(counts[3:5]), sum(counts))
     return times
