@@ -1,1 +1,1 @@
-"""Custom operators: contract, NumPy oracle, ONNX function body."""
+"""Custom operators: contract, NumPy oracle, ONNX function body, CUDA kernels and their build."""

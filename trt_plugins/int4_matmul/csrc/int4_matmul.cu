@@ -371,24 +371,15 @@ SD_DEVICE void many_rows(const Int4MatMulParams& p) {
 
 }  // namespace
 
-#define INT4_MATMUL(group, rows, blocks)                                                 \
-  SD_KERNEL(int4_matmul_g##group##_r##rows, Int4MatMulParams, few_threads, blocks) {     \
-    few_rows<group, rows / 8>(p);                                                        \
-  }
-#define INT4_MATMUL_MANY(group, blocks)                                                  \
-  SD_KERNEL(int4_matmul_g##group##_many, Int4MatMulParams, many_threads, blocks) {       \
-    many_rows<group>(p);                                                                 \
-  }
-
-INT4_MATMUL(32, 8, 2)
-INT4_MATMUL(64, 8, 2)
-INT4_MATMUL(128, 8, 2)
-INT4_MATMUL(32, 16, 2)
-INT4_MATMUL(64, 16, 2)
-INT4_MATMUL(128, 16, 2)
-INT4_MATMUL(32, 32, 1)
-INT4_MATMUL(64, 32, 1)
-INT4_MATMUL(128, 32, 1)
-INT4_MATMUL_MANY(32, 2)
-INT4_MATMUL_MANY(64, 3)
-INT4_MATMUL_MANY(128, 3)
+SD_KERNEL(int4_matmul_g32_r8, Int4MatMulParams, few_threads, 2) { few_rows<32, 1>(p); }
+SD_KERNEL(int4_matmul_g64_r8, Int4MatMulParams, few_threads, 2) { few_rows<64, 1>(p); }
+SD_KERNEL(int4_matmul_g128_r8, Int4MatMulParams, few_threads, 2) { few_rows<128, 1>(p); }
+SD_KERNEL(int4_matmul_g32_r16, Int4MatMulParams, few_threads, 2) { few_rows<32, 2>(p); }
+SD_KERNEL(int4_matmul_g64_r16, Int4MatMulParams, few_threads, 2) { few_rows<64, 2>(p); }
+SD_KERNEL(int4_matmul_g128_r16, Int4MatMulParams, few_threads, 2) { few_rows<128, 2>(p); }
+SD_KERNEL(int4_matmul_g32_r32, Int4MatMulParams, few_threads, 1) { few_rows<32, 4>(p); }
+SD_KERNEL(int4_matmul_g64_r32, Int4MatMulParams, few_threads, 1) { few_rows<64, 4>(p); }
+SD_KERNEL(int4_matmul_g128_r32, Int4MatMulParams, few_threads, 1) { few_rows<128, 4>(p); }
+SD_KERNEL(int4_matmul_g32_many, Int4MatMulParams, many_threads, 2) { many_rows<32>(p); }
+SD_KERNEL(int4_matmul_g64_many, Int4MatMulParams, many_threads, 3) { many_rows<64>(p); }
+SD_KERNEL(int4_matmul_g128_many, Int4MatMulParams, many_threads, 3) { many_rows<128>(p); }

@@ -1,0 +1,304 @@
+"""Predicted bytes, arithmetic and time of the kernels on an Orin; writes the tables of docs/kernels.md.
+
+Usage: ``python docs/kernel_estimates.py`` (``--check`` only compares). Nothing here was measured on a
+board: figures follow from shapes, the module's data sheet, and the assumptions below.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from selfdraft.jetson.modules import Module, module_named
+from selfdraft.trt_plugins.cached_attention.contract import CachedAttention
+from selfdraft.trt_plugins.int4_matmul.contract import (
+    CHUNK_INPUTS,
+    STRIP_OUTPUTS,
+    Int4MatMul,
+)
+from selfdraft.trt_plugins.int4_matmul.launch import FEW_ROWS, MANY_ROWS, launch_for, memory_bytes
+
+PAGE = Path(__file__).with_name("kernels.md")
+MODULE = "agx-orin-64"
+BANDWIDTH_SHARE = 0.75
+"""Of the peak: a read test reached 152 of 204.8 GB/s on this module (facts, not ours)."""
+MMA_SHARE = 0.5
+"""Of the dense fp16 peak with fp32 sums; whether Orin halves the rate for fp32 sums is not known."""
+ISSUE_SHARE = 0.6
+"""Of one instruction a clock in each of an SM's four schedulers."""
+LAUNCH_US = 2.5
+"""Between two kernels of a captured graph."""
+L2_LATENCY_US = 0.25
+"""One load that the second-level cache answers and that nothing hides."""
+
+TILE_ROWS = 16
+BLOCK = 64
+CONTEXTS = (4096, 32768, 131072)
+ROWS = (1, 2, 5, 9, 16, 32, 512)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Geometry:
+    """Sizes of a model that its kernels see."""
+
+    name: str
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    ffn: int
+    vocab: int
+
+    def matrices(self) -> dict[str, tuple[int, int]]:
+        """Inputs and outputs of each matrix of a layer, and of the LM head."""
+        queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        return {
+            "q": (self.hidden, queries),
+            "k": (self.hidden, keys),
+            "v": (self.hidden, keys),
+            "o": (queries, self.hidden),
+            "gate": (self.hidden, self.ffn),
+            "up": (self.hidden, self.ffn),
+            "down": (self.ffn, self.hidden),
+            "LM head": (self.hidden, self.vocab),
+        }
+
+
+QWEN3_8B = Geometry(
+    name="Qwen3-8B",
+    layers=36,
+    hidden=4096,
+    heads=32,
+    kv_heads=8,
+    head_dim=128,
+    ffn=12288,
+    vocab=151936,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What one launch does."""
+
+    kernel: str
+    memory_bytes: int
+    """Bytes that must cross the memory bus."""
+    cache_bytes: int = 0
+    """Bytes handed from kernel to kernel, which the second-level cache should hold."""
+    mma_flops: int = 0
+    """Multiplies and adds of the tensor cores, rows of padding included."""
+    instructions: int = 0
+    """Warp instructions, counted in the source."""
+    waits: int = 0
+    """Loads of one thread that follow one another."""
+
+
+def predicted_us(work: Work, module: Module) -> float:
+    """Time of one launch: the slowest of memory, tensor cores and issue; plus what nothing hides."""
+    memory = work.memory_bytes / (BANDWIDTH_SHARE * module.bandwidth_gb_s() * 1e3)
+    mma = work.mma_flops / (MMA_SHARE * module.fp16_tflops() * 1e6)
+    issue = work.instructions / (ISSUE_SHARE * 4 * module.num_sms * module.max_gpu_mhz)
+    return max(memory, mma, issue) + work.waits * L2_LATENCY_US + LAUNCH_US
+
+
+def matmul_work(op: Int4MatMul, *, rows: int) -> Work:
+    """One ``Int4MatMul``."""
+    launch = launch_for(op, rows=rows)
+    block_rows = next((few for few in FEW_ROWS if rows <= few), MANY_ROWS)
+    padded = launch.grid[0] * block_rows
+    chunks = launch.grid[0] * op.strips * op.chunks
+    return Work(
+        kernel=launch.kernel,
+        memory_bytes=memory_bytes(op, rows=rows),
+        cache_bytes=(op.strips - 1) * rows * op.in_features * 2,
+        mma_flops=2 * padded * op.strips * STRIP_OUTPUTS * op.padded_inputs,
+        instructions=chunks * _chunk_instructions(op, block_rows=block_rows),
+    )
+
+
+def _chunk_instructions(op: Int4MatMul, *, block_rows: int) -> int:
+    """Warp instructions for one chunk of one strip in all warps that work on it.
+
+    A word of codes: nine to unpack, one MMA for each tile of eight rows. A tile: scales fetched and
+    converted, four FMAs for each tile of rows and segment. The rest: loads, addresses, the loop.
+    """
+    row_tiles = block_rows // 8
+    segments = max(CHUNK_INPUTS // op.group_size, 1)
+    shared_by = 2 if block_rows == MANY_ROWS else 1  # two warps unpack the same codes
+    unpack = 16 * 9 * shared_by
+    multiply = 16 * row_tiles
+    scale = 4 * segments * (4 * shared_by + 4 * row_tiles)
+    return unpack + multiply + scale + 40 + 4 * row_tiles
+
+
+def attention_op(geometry: Geometry, *, kv_dtype: str, budget: int = 4096) -> CachedAttention:
+    """The sparse attention of one layer: ``mean_std``, one sink block, two local ones."""
+    return CachedAttention(
+        num_heads=geometry.heads,
+        num_kv_heads=geometry.kv_heads,
+        head_dim=geometry.head_dim,
+        scale=geometry.head_dim**-0.5,
+        selector="mean_std",
+        kv_dtype=kv_dtype,  # type: ignore[arg-type]
+        budget_tokens=budget,
+    )
+
+
+def attention_work(op: CachedAttention, *, context: int, rows: int, splits: int) -> list[Work]:
+    """The kernels of one layer's decode step at ``context`` tokens, one slot; rows share blocks."""
+    tiles = -(-rows // (TILE_ROWS // op.group))
+    heads, d = op.num_kv_heads, op.head_dim
+    element = 1 if op.kv_dtype == "int8" else 2
+    token_bytes = 2 * d * element + (4 if op.kv_dtype == "int8" else 0)
+    blocks = -(-context // BLOCK)
+    read = min(blocks, -(-op.budget_tokens // BLOCK))
+    scored = blocks - op.sinks - op.local_blocks if read < blocks else 0
+    tile_logits = heads * tiles * TILE_ROWS * 4
+    partial = heads * tiles * splits * TILE_ROWS * (d + 2) * 4
+    queries = rows * op.num_heads * d * 2
+    keys_by_thread = -(-scored // 256)
+    per_row = 2 * -(-scored // 32) * -(-op.group // 8) + keys_by_thread * (op.group + 5)
+    return [
+        Work(
+            kernel="append",
+            memory_bytes=heads * (rows * (4 * d + token_bytes) + BLOCK * d * element),
+        ),
+        Work(
+            kernel="score",
+            memory_bytes=heads * scored * op.summary_vectors * d * 2 + queries,
+            cache_bytes=tile_logits * scored,
+            mma_flops=2 * heads * tiles * TILE_ROWS * scored * op.summary_vectors * d,
+        ),
+        Work(
+            kernel="select",
+            memory_bytes=0,
+            cache_bytes=tile_logits * scored * 3,
+            waits=rows * per_row + keys_by_thread,
+        ),
+        Work(
+            kernel="attend",
+            memory_bytes=heads * read * BLOCK * token_bytes + queries,
+            cache_bytes=partial,
+            mma_flops=4 * heads * tiles * TILE_ROWS * read * BLOCK * d,
+        ),
+        Work(kernel="combine", memory_bytes=queries, cache_bytes=partial, waits=3 * splits),
+    ]
+
+
+def splits_for(op: CachedAttention, module: Module) -> int:
+    """Two thread blocks for each SM."""
+    return max(2 * module.num_sms // op.num_kv_heads, 1)
+
+
+# ---- the page ------------------------------------------------------------------------------------
+
+
+def attention_table(geometry: Geometry, module: Module) -> list[str]:
+    """Kernels of one layer and one row at each context, fp16 caches, ``attend`` also int8."""
+    lines = [
+        "| kernel | tokens | memory bytes | cache bytes | MMA flops | predicted µs |",
+        "|---|---|---|---|---|---|",
+    ]
+    for context in CONTEXTS:
+        for kv_dtype in ("fp16", "int8"):
+            op = attention_op(geometry, kv_dtype=kv_dtype)
+            works = attention_work(op, context=context, rows=1, splits=splits_for(op, module))
+            for work in works:
+                if kv_dtype == "fp16" or work.kernel == "attend":
+                    name = f"`{work.kernel}`" + (f" {kv_dtype}" if work.kernel == "attend" else "")
+                    lines.append(_row(name, f"{context:,}", work, module))
+    return lines
+
+
+def matmul_table(geometry: Geometry, module: Module, *, group: int = 128) -> list[str]:
+    """Each matrix of a layer by number of rows: predicted microseconds."""
+    head = " | ".join(f"{rows} rows" if rows > 1 else "1 row" for rows in ROWS)
+    lines = [
+        f"| matrix | inputs × outputs | bytes, 1 row | {head} |",
+        "|---|---|---|" + "---|" * len(ROWS),
+    ]
+    for name, (inputs, outputs) in geometry.matrices().items():
+        op = Int4MatMul(in_features=inputs, out_features=outputs, group_size=group)
+        times = [predicted_us(matmul_work(op, rows=rows), module) for rows in ROWS]
+        shown = " | ".join(_number(time) for time in times)
+        size = _bytes(memory_bytes(op, rows=1))
+        lines.append(f"| {name} | {inputs:,} × {outputs:,} | {size} | {shown} |")
+    return lines
+
+
+def step_table(geometry: Geometry, module: Module) -> list[str]:
+    """All layers of one decode step: int4 matmuls, and attention by context and KV dtype."""
+    lines = [
+        "| rows | int4 matmuls ms | attention ms, fp16: 4K | 32K | 128K | int8: 4K | 32K | 128K |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for rows in (1, 2, 5):
+        cells = [f"{step_matmul_us(geometry, module, rows=rows) / 1e3:.1f}"]
+        for kv_dtype in ("fp16", "int8"):
+            for context in CONTEXTS:
+                op = attention_op(geometry, kv_dtype=kv_dtype)
+                splits = splits_for(op, module)
+                works = attention_work(op, context=context, rows=rows, splits=splits)
+                time = geometry.layers * sum(predicted_us(work, module) for work in works)
+                cells.append(f"{time / 1e3:.1f}")
+        lines.append(f"| {rows} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def step_matmul_us(geometry: Geometry, module: Module, *, rows: int, group: int = 128) -> float:
+    """All int4 matmuls of one step, LM head included."""
+    total = 0.0
+    for name, (inputs, outputs) in geometry.matrices().items():
+        op = Int4MatMul(in_features=inputs, out_features=outputs, group_size=group)
+        times = 1 if name == "LM head" else geometry.layers
+        total += times * predicted_us(matmul_work(op, rows=rows), module)
+    return total
+
+
+def _row(name: str, context: str, work: Work, module: Module) -> str:
+    cells = [name, context, _bytes(work.memory_bytes), _bytes(work.cache_bytes)]
+    cells += [_number(work.mma_flops / 1e6) + " M", _number(predicted_us(work, module))]
+    return "| " + " | ".join(cells) + " |"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def _bytes(count: int) -> str:
+    return f"{count / 1e6:,.2f} MB"
+
+
+def page(text: str) -> str:
+    """The page with its tables written anew."""
+    module = module_named(MODULE)
+    for name, lines in (
+        ("attention", attention_table(QWEN3_8B, module)),
+        ("matmul", matmul_table(QWEN3_8B, module)),
+        ("step", step_table(QWEN3_8B, module)),
+    ):
+        text = _replaced(text, name, lines)
+    return text
+
+
+def _replaced(text: str, name: str, lines: Iterable[str]) -> str:
+    begin, end = f"<!-- {name}: written by kernel_estimates.py -->", f"<!-- end of {name} -->"
+    before, rest = text.split(begin)
+    _, after = rest.split(end)
+    return "\n".join([before + begin, *lines, end]) + after
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the tables, or with ``--check`` tell whether they are up to date."""
+    text = PAGE.read_text(encoding="utf-8")
+    if list(arguments) == ["--check"]:
+        return int(text != page(text))
+    PAGE.write_text(page(text), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

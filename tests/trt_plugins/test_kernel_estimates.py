@@ -1,0 +1,97 @@
+"""The predictions of docs/kernels.md: up to date, and equal to figures worked out by hand."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from selfdraft.jetson.modules import module_named
+from selfdraft.trt_plugins.build.kernel_list import kernel_sources
+from selfdraft.trt_plugins.int4_matmul.contract import Int4MatMul
+
+DOCS = Path(__file__).parents[2] / "docs"
+ORIN = module_named("agx-orin-64")
+
+
+@pytest.fixture(scope="module")
+def estimates() -> ModuleType:
+    name = "kernel_estimates"
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_tables_of_the_page_are_up_to_date(estimates: ModuleType) -> None:
+    text = (DOCS / "kernels.md").read_text(encoding="utf-8")
+    assert text == estimates.page(text), "run: python docs/kernel_estimates.py"
+
+
+def test_the_page_says_that_its_times_are_estimates_and_names_every_operator() -> None:
+    text = (DOCS / "kernels.md").read_text(encoding="utf-8")
+    assert "every time on this page is an estimate" in text
+    for source in kernel_sources():
+        assert f"trt_plugins/{source.op}/" in text
+
+
+@pytest.mark.parametrize(
+    ("kv_heads", "kv_dtype", "kernel", "memory_us"),
+    [
+        # 2,048 blocks of 512 bytes a head, less sinks and window; 4,096 tokens of 512 bytes.
+        (8, "fp16", "score", 54.5),
+        (8, "fp16", "attend", 109.3),
+        (8, "int8", "attend", 55.6),
+        (2, "fp16", "score", 13.7),
+        (2, "fp16", "attend", 27.4),
+    ],
+)
+def test_attention_at_128k_takes_what_its_bytes_take(
+    estimates: ModuleType, kv_heads: int, kv_dtype: str, kernel: str, memory_us: float
+) -> None:
+    op = estimates.attention_op(replace(estimates.QWEN3_8B, kv_heads=kv_heads), kv_dtype=kv_dtype)
+    works = estimates.attention_work(op, context=131072, rows=1, splits=4)
+    work = next(work for work in works if work.kernel == kernel)
+    assert estimates.predicted_us(work, ORIN) - estimates.LAUNCH_US == pytest.approx(
+        memory_us, rel=0.01
+    )
+
+
+def test_a_context_within_the_budget_is_read_whole_and_not_scored(estimates: ModuleType) -> None:
+    op = estimates.attention_op(estimates.QWEN3_8B, kv_dtype="fp16", budget=4096)
+    works = {w.kernel: w for w in estimates.attention_work(op, context=4096, rows=1, splits=4)}
+    assert works["score"].mma_flops == 0 and works["select"].waits == 0
+    assert works["attend"].memory_bytes == 8 * 4096 * 512 + 4096 * 2
+
+
+@pytest.mark.parametrize(("rows", "bound"), [(1, "memory"), (16, "memory"), (512, "arithmetic")])
+def test_few_rows_wait_for_memory_and_many_for_arithmetic(
+    estimates: ModuleType, rows: int, bound: str
+) -> None:
+    op = Int4MatMul(in_features=4096, out_features=4096, group_size=128)
+    work = estimates.matmul_work(op, rows=rows)
+    least = work.memory_bytes / (0.75 * ORIN.bandwidth_gb_s() * 1e3)
+    time = estimates.predicted_us(work, ORIN) - estimates.LAUNCH_US
+    assert (time == pytest.approx(least)) == (bound == "memory")
+    assert time >= least
+
+
+def test_each_limit_can_decide_and_waits_and_gap_are_added(estimates: ModuleType) -> None:
+    nothing = estimates.Work(kernel="none", memory_bytes=0)
+    gap = estimates.predicted_us(nothing, ORIN)
+    assert gap == estimates.LAUNCH_US
+    for change, expected in (
+        ({"memory_bytes": 153_552_000}, 1000.0),  # 0.75 of 204.736 GB/s
+        ({"mma_flops": 21_307_392_000}, 1000.0),  # half of 42.6 TFLOPS
+        ({"instructions": 49_939_200}, 1000.0),  # 0.6 · 4 schedulers · 16 SMs · 1,300.5 MHz
+        ({"waits": 4000}, 1000.0),
+    ):
+        assert estimates.predicted_us(replace(nothing, **change), ORIN) - gap == pytest.approx(
+            expected, rel=1e-4
+        )
