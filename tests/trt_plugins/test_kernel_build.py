@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,8 @@ from selfdraft.trt_plugins.build.ptxas_log import KernelUsage, kernel_usage
 from selfdraft.trt_plugins.build.report import kernel_report
 from selfdraft.trt_plugins.build.run import build_kernels, write_cubins
 from selfdraft.trt_plugins.build.toolchain import Compiled, Toolchain
+from selfdraft.trt_plugins.cached_attention.contract import CachedAttention
+from selfdraft.trt_plugins.cached_attention.launches import StepShape
 
 LOG_13 = """\
 ptxas info    : 0 bytes gmem
@@ -251,11 +254,47 @@ def toolchain(request: pytest.FixtureRequest) -> Toolchain:
         pytest.skip(f"{error.problem}; {error.hint}")
 
 
-def test_all_kernels_keep_their_limits_on_orin(toolchain: Toolchain) -> None:
-    build = build_kernels(kernel_sources(), toolchain=toolchain, architectures=["sm_87"])
+SOURCES = {f"{source.op}/{source.path.stem}": source for source in kernel_sources()}
+COMPILED_EACH_TIME = ("int4_matmul/int4_matmul", "cached_attention/attend")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=() if n in COMPILED_EACH_TIME else pytest.mark.slow) for n in SOURCES],
+)
+def test_kernels_keep_their_limits_on_orin(toolchain: Toolchain, name: str) -> None:
+    build = build_kernels([SOURCES[name]], toolchain=toolchain, architectures=["sm_87"])
     assert build.broken_limits == []
-    assert all(kernel.usage.spill_store_bytes == 0 for kernel in build.kernels)
+    for kernel in build.kernels:
+        usage = kernel.usage
+        assert usage.spill_store_bytes == usage.spill_load_bytes == usage.stack_bytes == 0
     assert all(cubin.content.startswith(b"\x7fELF") for cubin in build.cubins)
+
+
+def test_attention_limits_hold_for_the_launches_of_a_cache_of_131072_tokens() -> None:
+    listed = {
+        name: (entry.threads, entry.dynamic_shared_bytes)
+        for source in kernel_sources()
+        if source.op == "cached_attention"
+        for name, entry in source.kernels.items()
+    }
+    launched = {}
+    for head_dim, kv_dtype, selector in product(
+        (64, 128, 256), ("fp16", "int8"), ("mean_std", "infllm_v2")
+    ):
+        op = CachedAttention(
+            num_heads=16,
+            num_kv_heads=8,
+            head_dim=head_dim,
+            scale=1.0,
+            selector=selector,
+            local_blocks=3,
+            kv_dtype=kv_dtype,
+        )
+        shape = StepShape(op=op, batch=1, rows=1, blocks=2050, splits=4)
+        for launch in shape.launches():
+            launched[launch.kernel] = (launch.threads, launch.shared_bytes)
+    assert launched == listed
 
 
 @pytest.mark.slow
