@@ -83,7 +83,7 @@ def command(
             show_default="the tokenizer's first N",
         ),
     ] = None,
-    attention: AttentionOption = "dense",
+    attention: AttentionOption = "checkpoint",
     selector: SelectorOption = "mean_std",
     budget: BudgetOption = 4096,
     budget_share: BudgetShareOption = 0.0,

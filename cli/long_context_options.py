@@ -12,8 +12,9 @@ AttentionOption = Annotated[
     str,
     typer.Option(
         "--attention",
-        metavar="dense|sparse",
-        help="Attend to all tokens, or to the blocks of 64 that matter to each token.",
+        metavar="checkpoint|dense|sparse",
+        help="Attend to all tokens, or to the blocks of 64 that matter to each token; checkpoint: "
+        "as its config asks.",
         rich_help_panel=PANEL,
     ),
 ]

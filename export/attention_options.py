@@ -17,7 +17,7 @@ from selfdraft.strict import closest_hint
 from selfdraft.trt_plugins.cached_attention.coverage import seen_tokens
 from selfdraft.trt_plugins.cached_attention.from_manifest import layer_ops, mtp_op
 
-KINDS = ("dense", "sparse")
+KINDS = ("checkpoint", "dense", "sparse")
 SELECTORS = ("mean_std", "min_max", "infllm_v2", "window")
 KV_TYPES = ("fp32", "int8")
 
@@ -26,7 +26,8 @@ KV_TYPES = ("fp32", "int8")
 class AttentionOptions:
     """Dense attention, or the block-sparse one of docs/attention.md. Raises ``ConfigError``."""
 
-    kind: Literal["dense", "sparse"] = "dense"
+    kind: Literal["checkpoint", "dense", "sparse"] = "checkpoint"
+    """``checkpoint``: sparse as its config asks (MiniCPM4), else dense."""
     selector: Literal["mean_std", "min_max", "infllm_v2", "window"] = "mean_std"
     budget_tokens: int = 4096
     """Tokens a row sees, sinks and local window included."""
@@ -58,7 +59,7 @@ class AttentionOptions:
                     hint=f"known: {', '.join(known)}",
                 )
         changed = [name for name in _SPARSE_ONLY if getattr(self, name) != _default(name)]
-        if self.kind == "dense" and changed:
+        if self.kind != "sparse" and changed:
             raise ConfigError(
                 f"{changed[0]} {getattr(self, changed[0])!r} has no meaning with dense attention",
                 hint="add --attention sparse, or leave it out",
@@ -75,9 +76,15 @@ class AttentionOptions:
         if self.kind == "sparse":
             check_budget(self)
 
-    def plan(self, spec: ModelSpec) -> AttentionPlan | None:
-        """Attention of every layer; None where all are dense. Raises ``ConfigError``."""
-        if self.kind == "dense":
+    def plan(self, spec: ModelSpec, trained: AttentionSpec | None = None) -> AttentionPlan | None:
+        """Attention of every layer; None where all are dense. Raises ``ConfigError``.
+
+        ``trained``: the sparse attention that the checkpoint's config asks for.
+        """
+        if self.kind == "checkpoint" and trained is not None:
+            layers = (trained,) * spec.num_layers
+            return self._checked(spec, layers)
+        if self.kind != "sparse":
             return None
         if not 0 <= self.first_layers <= spec.num_layers:
             raise ConfigError(
@@ -88,8 +95,12 @@ class AttentionOptions:
         first = self._layer(self.first_budget_tokens) if self.first_budget_tokens else None
         layers = ((first or AttentionSpec()),) * self.first_layers
         layers += (self._layer(self.budget_tokens),) * rest
-        plan = AttentionPlan(layers=layers, mtp=self._mtp() if spec.mtp else None)
+        plan = self._checked(spec, layers)
         check_plan(self, plan, spec)
+        return plan
+
+    def _checked(self, spec: ModelSpec, layers: tuple[AttentionSpec, ...]) -> AttentionPlan:
+        plan = AttentionPlan(layers=layers, mtp=self._mtp() if spec.mtp else None)
         layer_ops(spec, plan, kv_dtype=self.kv)  # refuses what no body implements
         if spec.mtp:
             mtp_op(spec, plan, kv_dtype=self.kv)

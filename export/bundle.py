@@ -24,7 +24,6 @@ from selfdraft.export.checkpoint import Checkpoint
 from selfdraft.export.draft_vocab import choose_draft_ids
 from selfdraft.export.families import ModelPlan, read_model
 from selfdraft.export.options import (
-    DEFAULT_CONTEXT,
     DEFAULT_INT4_BLOCK,
     MIN_CONTEXT,
     ExportOptions,
@@ -49,6 +48,7 @@ from selfdraft.export.weights import (
     write_weights,
 )
 from selfdraft.manifest import (
+    DEFAULT_CONTEXT,
     MANIFEST_NAME,
     SCHEMA_VERSION,
     AttentionPlan,
@@ -109,7 +109,7 @@ def plan_export(checkpoint_path: Path, options: ExportOptions) -> ExportPlan:
     Raises ``ConfigError`` for a checkpoint or an option that cannot be exported.
     """
     checkpoint = Checkpoint.open(checkpoint_path)
-    model = read_model(checkpoint)
+    model = read_model(checkpoint, context=options.context)
     vocab_size = model.spec.vocab_size
     text = read_text_files(checkpoint, vocab_size=vocab_size)
     weights = plan_weights(
@@ -119,7 +119,7 @@ def plan_export(checkpoint_path: Path, options: ExportOptions) -> ExportPlan:
         draft_ids=_draft_ids(model, text, options),
     )
     context_length = _context(model, options)
-    attention = options.attention.plan(model.spec)
+    attention = options.attention.plan(model.spec, model.sparse)
     return ExportPlan(
         checkpoint=checkpoint,
         model=model,

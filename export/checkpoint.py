@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from selfdraft.errors import ConfigError
+from selfdraft.export.language_part import language_part
 from selfdraft.export.safetensors_file import StoredTensor, read_header, without_duplicates
 
 CONFIG_NAME = "config.json"
@@ -33,7 +34,9 @@ class Checkpoint:
     path: Path
     config: Mapping[str, Any]
     tensors: Mapping[str, tuple[Path, StoredTensor]]
-    """File and place of every tensor."""
+    """File and place of every tensor of the language model, by the names of a text model."""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """Other towers of the checkpoint by their prefix, and what becomes of them."""
 
     @classmethod
     def open(cls, path: Path) -> Checkpoint:
@@ -49,7 +52,8 @@ class Checkpoint:
             tensors = {name: (file, entry) for name, entry in read_header(file).items()}
         else:
             raise _no_weights(path)
-        return cls(path=path, config=config, tensors=tensors)
+        part = language_part(config, tensors)
+        return cls(path=path, config=part.config, tensors=part.tensors, left_out=part.left_out)
 
     def names(self) -> tuple[str, ...]:
         """Every tensor name, sorted."""

@@ -55,14 +55,16 @@ class Rotary(nn.Module):
 
     inv_freq: Tensor
 
-    def __init__(self, spec: ModelSpec) -> None:
+    def __init__(self, spec: ModelSpec, *, offset: int = 0) -> None:
         super().__init__()
         self.register_buffer("inv_freq", torch.tensor(spec.rope.inv_freq, device="cpu"))
-        self.scale = spec.rope.scale
+        self.scale, self.offset = spec.rope.scale, offset
 
     def forward(self, past_len: Tensor, rows: int) -> tuple[Tensor, Tensor]:
         # unsqueeze, not indexing: an index leaves empty slices in the traced graph.
         position = past_len.unsqueeze(1) + torch.arange(rows)  # [B, n]
+        if self.offset:
+            position = position + self.offset
         angle = position.unsqueeze(2).to(torch.float32) * self.inv_freq  # [B, n, d/2]
         cos, sin = angle.cos(), angle.sin()
         if self.scale != 1.0:
@@ -88,16 +90,25 @@ class DecoderLayer(nn.Module):
         self.o = Matrix(q_size, spec.hidden_size)
         self.gate_up = Matrix(spec.hidden_size, 2 * spec.intermediate_size)
         self.down = Matrix(spec.intermediate_size, spec.hidden_size)
+        if spec.sandwich_norm:
+            self.attention_out_norm = _vector(spec.hidden_size)
+            self.mlp_out_norm = _vector(spec.hidden_size)
 
     def forward(
         self, x: Tensor, angles: tuple[Tensor, Tensor], step: StepTensors, state: list[Tensor]
     ) -> Attended:
-        normed = rms_norm(x, self.input_norm, self.spec.rms_norm_eps)
+        eps = self.spec.rms_norm_eps
+        normed = rms_norm(x, self.input_norm, eps)
         attended, state, read = self._attend(normed, angles, step, state)
-        x = x + self.o(attended)
-        normed = rms_norm(x, self.post_norm, self.spec.rms_norm_eps)
-        gate, up = self.gate_up(normed).chunk(2, dim=-1)
-        return x + self.down(gate * torch.sigmoid(gate) * up), state, read
+        added = self.o(attended)
+        if self.spec.sandwich_norm:
+            added = rms_norm(added, self.attention_out_norm, eps)
+        x = x + added
+        gate, up = self.gate_up(rms_norm(x, self.post_norm, eps)).chunk(2, dim=-1)
+        added = self.down(gate * torch.sigmoid(gate) * up)
+        if self.spec.sandwich_norm:
+            added = rms_norm(added, self.mlp_out_norm, eps)
+        return x + added, state, read
 
     def _attend(
         self, x: Tensor, angles: tuple[Tensor, Tensor], step: StepTensors, state: list[Tensor]
@@ -189,7 +200,7 @@ class MtpHead(nn.Module):
         self.final_norm = _vector(width)
         self.proj = Matrix(2 * width, width)
         self.layer = DecoderLayer(spec, op)
-        self.rotary = Rotary(spec)
+        self.rotary = Rotary(spec, offset=int(spec.mtp.position == "next"))
         trimmed = self.wiring.draft_vocab_size
         self.candidates = min(candidates, trimmed or spec.vocab_size)
         if trimmed is not None:

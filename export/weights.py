@@ -140,7 +140,9 @@ def write_weights(
         file.write(plan.header)
         file.truncate(plan.num_bytes)  # padding reads as zeros
         for item in plan.items:
-            sources = [_read_finite(checkpoint, name, item.rows) for name in item.rule.sources]
+            sources = [
+                _read_source(checkpoint, item, index) for index in range(len(item.rule.sources))
+            ]
             for chunk in _stored_chunks(item, sources):
                 file.seek(plan.tensors[chunk.name].offset + chunk.start)
                 file.write(chunk.data)
@@ -219,6 +221,21 @@ def _head_rule(plan: ModelPlan) -> WeightRule:
             return rule
     table = next(rule for rule in plan.rules if rule.target == EMBEDDING)
     return dataclasses.replace(table, target=LM_HEAD, layout="matrix")
+
+
+def _read_source(checkpoint: Checkpoint, item: WeightItem, index: int) -> NDArray[np.float32]:
+    """One source of a rule as the bundle has it: offset, order and factor applied."""
+    rule = item.rule
+    array = _read_finite(checkpoint, rule.sources[index], item.rows)
+    order = rule.head_orders[index] if rule.head_orders else None
+    if order is not None:
+        heads = array.reshape(-1, len(order), *array.shape[1:])  # [heads, d, ...]
+        array = heads[:, list(order)].reshape(array.shape)
+    if rule.offset:
+        array += np.float32(rule.offset)
+    if rule.factor != 1.0:
+        array *= np.float32(rule.factor)
+    return array
 
 
 def _read_finite(

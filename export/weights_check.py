@@ -24,7 +24,7 @@ def compare_weights(bundle: Path, checkpoint_path: Path) -> tuple[list[str], int
     """
     manifest = load_manifest(bundle)
     checkpoint = Checkpoint.open(checkpoint_path)
-    model = read_model(checkpoint)
+    model = read_model(checkpoint, context=manifest.limits.context_length)
     draft_ids = None
     stored = bundle / manifest.weights_file
     if manifest.model.mtp is not None and manifest.model.mtp.draft_vocab_size is not None:

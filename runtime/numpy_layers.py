@@ -107,8 +107,15 @@ class DecoderLayer:
     def finish(self, x: Array, attended: Array) -> Array:
         """The layer's output from its input ``x [B, n, H]`` and ``attended [B, n, Hq d]``."""
         weights = self._weights
-        x = x + attended @ weights["o.weight"]
-        return x + self._mlp(rms_norm(x, weights["post_norm"], self._model.rms_norm_eps))
+        x = x + self._branch(attended @ weights["o.weight"], "attention_out_norm")
+        normed = rms_norm(x, weights["post_norm"], self._model.rms_norm_eps)
+        return x + self._branch(self._mlp(normed), "mlp_out_norm")
+
+    def _branch(self, x: Array, norm: str) -> Array:
+        """What is added to the residual: ``x``, normed where the model has sandwich norms."""
+        if not self._model.sandwich_norm:
+            return x
+        return rms_norm(x, self._weights[norm], self._model.rms_norm_eps)
 
     def _mlp(self, x: Array) -> Array:
         gate, up = np.split(x @ self._weights["gate_up.weight"], 2, axis=-1)

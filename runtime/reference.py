@@ -145,7 +145,8 @@ class ReferenceBackend:
         mtp = self._manifest.model.mtp
         if mtp is None or self._mtp_layer is None or states.mtp is None:
             raise ConfigError("this bundle has no MTP head", hint="decode with drafts=0")
-        rotary = rotation(self._manifest.model, step.past_len, input_ids.shape[1])
+        offset = int(mtp.position == "next")
+        rotary = rotation(self._manifest.model, step.past_len + offset, input_ids.shape[1])
         joined = self._mtp_input(step.past_len, input_ids, hidden)
         z = self._mtp_layer(joined, states.mtp, step, rotary)
         z = _rows(z, step.row_index)  # [B, m, H]

@@ -56,6 +56,8 @@ def _layer_shapes(model: ModelSpec, prefix: str) -> dict[str, Shape]:
         shapes["qkv.bias"] = (qkv,)
     if model.qk_norm:
         shapes |= {"q_norm": (head,), "k_norm": (head,)}
+    if model.sandwich_norm:
+        shapes |= {"attention_out_norm": (hidden,), "mlp_out_norm": (hidden,)}
     return {f"{prefix}.{name}": shape for name, shape in shapes.items()}
 
 

@@ -8,20 +8,22 @@ import re
 from selfdraft.errors import ConfigError
 from selfdraft.export.checkpoint import Checkpoint, is_float
 from selfdraft.export.config import ConfigKeys, not_supported
-from selfdraft.export.families.base import Family, ModelPlan, WeightRule
+from selfdraft.export.families.base import Family, LayerStyle, ModelPlan, WeightRule
 from selfdraft.export.families.decoder import backbone_rules, read_tied_head
 from selfdraft.export.families.geometry import Geometry, read_geometry
+from selfdraft.export.families.glm4 import GLM4, GLM_OCR
 from selfdraft.export.families.llama import LLAMA
 from selfdraft.export.families.mimo import MIMO
-from selfdraft.export.families.mtp_layouts import read_mtp
+from selfdraft.export.families.minicpm import MINICPM, read_scalings, read_sparse_config
+from selfdraft.export.families.mtp_layouts import MtpPlan, read_mtp
 from selfdraft.export.families.qwen2 import QWEN2
 from selfdraft.export.families.qwen3 import QWEN3
-from selfdraft.export.families.rope import read_rope
-from selfdraft.manifest import ModelSpec, MtpSpec
+from selfdraft.export.families.rope import head_order, read_rope, rotated_dims
+from selfdraft.manifest import DEFAULT_CONTEXT, ModelSpec, RopeSpec
 
-__all__ = ["FAMILIES", "Family", "ModelPlan", "WeightRule", "read_model"]
+__all__ = ["FAMILIES", "Family", "ModelPlan", "WeightRule", "find_family", "read_model"]
 
-FAMILIES = (MIMO, QWEN2, QWEN3, LLAMA)
+FAMILIES = (MIMO, QWEN2, QWEN3, LLAMA, MINICPM, GLM4, GLM_OCR)
 IGNORED = {
     re.compile(r"(model\.(layers|mtp_layers)|mtp\.layers)\.\d+\.self_attn\.rotary_emb\.inv_freq"): (
         "rotary frequencies are computed from config.json"
@@ -29,47 +31,84 @@ IGNORED = {
 }
 
 
-def read_model(checkpoint: Checkpoint) -> ModelPlan:
+def read_model(checkpoint: Checkpoint, *, context: int | None = None) -> ModelPlan:
     """Geometry, weight rules and notes of a checkpoint.
 
     Geometry comes from tensor shapes. Every tensor is used exactly once or listed in
-    ``ignored``. Raises ``ConfigError`` naming the key or tensor that is unknown, missing,
-    misshaped or not supported.
+    ``ignored``. ``context``: tokens that the bundle will hold; None: all that the config allows, at
+    most ``DEFAULT_CONTEXT``. Raises ``ConfigError`` naming the key or tensor that is unknown,
+    missing, misshaped or not supported.
     """
     config = ConfigKeys(checkpoint.config)
-    family = _find_family(config)
+    family, architecture = find_family(config)
     _refuse_other_arithmetic(config, family)
     ignored: dict[str, str] = {}
-    notes: list[str] = []
+    notes: list[str] = list(checkpoint.left_out.values())
     if "auto_map" in checkpoint.config:
         notes.append("the checkpoint brings its own code (auto_map): it is not run")
     geometry = read_geometry(checkpoint, config, family)
-    tied = read_tied_head(checkpoint, config, ignored)
-    mtp, mtp_rules = read_mtp(checkpoint, config, family, geometry, notes)
-    rules = [*backbone_rules(geometry, tied=tied), *mtp_rules]
+    max_context = config.positive("max_position_embeddings") or family.max_position_embeddings
+    rotated = rotated_dims(config, family, head_dim=geometry.head_dim)
+    style = _style(config, family, geometry, rotated=rotated)
+    tied = read_tied_head(checkpoint, config, ignored, default=family.tied_default)
+    mtp = read_mtp(checkpoint, config, family, geometry, style, notes)
+    _refuse_scaled_tap(style, tied=tied, mtp=mtp)
+    rules = [*backbone_rules(geometry, style, tied=tied), *(mtp.rules if mtp else ())]
+    ignored |= mtp.copies if mtp else {}
     _check_sources(checkpoint, rules)
     _check_leftovers(checkpoint, rules, ignored)
+    rope = read_rope(
+        config,
+        head_dim=geometry.head_dim,
+        rotated=rotated,
+        default_theta=family.rope_theta,
+        context=min(max_context, DEFAULT_CONTEXT) if context is None else context,
+    )
     return ModelPlan(
-        spec=_spec(config, family, geometry, tied=tied, mtp=mtp),
+        spec=_spec(config, family, geometry, tied=tied, mtp=mtp, rope=rope),
         rules=tuple(rules),
-        ignored=ignored,
+        ignored={**checkpoint.left_out, **ignored},
         notes=tuple(notes),
-        architecture=family.architecture,
-        max_context=config.positive("max_position_embeddings") or family.max_position_embeddings,
+        architecture=architecture,
+        max_context=max_context,
+        sparse=read_sparse_config(config) if family.sparse_config else None,
+        disputed_tap=mtp is not None and mtp.disputed_tap,
     )
 
 
-def _find_family(config: ConfigKeys) -> Family:
-    """By ``architectures[0]``, or by ``model_type`` where that key is absent."""
+def _style(config: ConfigKeys, family: Family, geometry: Geometry, *, rotated: int) -> LayerStyle:
+    return LayerStyle(
+        norm_offset=family.norm_offset,
+        sandwich_norm=family.sandwich_norm,
+        fused_gate_up=family.fused_gate_up,
+        head_order=head_order(family.rotary_form, head_dim=geometry.head_dim, rotated=rotated),
+        **(read_scalings(config, geometry) if family.scalings else {}),
+    )
+
+
+def _refuse_scaled_tap(style: LayerStyle, *, tied: bool, mtp: MtpPlan | None) -> None:
+    """A tied head's factors go into the final norm, where a tap behind it would see them."""
+    if mtp is not None and tied and style.logit_factor != style.embedding_factor:
+        raise not_supported(
+            "an MTP head on a tied LM head with scalings", hint="use a checkpoint with its own head"
+        )
+
+
+def find_family(config: ConfigKeys) -> tuple[Family, str]:
+    """By ``architectures[0]``, or by ``model_type`` where that key is absent; and its name.
+
+    Raises ``ConfigError`` with the nearest known one.
+    """
     architectures = config.values.get("architectures")
     if isinstance(architectures, list) and architectures:
         key, found = "architectures", str(architectures[0])
-        known = {family.architecture: family for family in FAMILIES}
+        known = {name: family for family in FAMILIES for name in family.architectures}
     else:
         key, found = "model_type", str(config.values.get("model_type"))
-        known = {family.model_type: family for family in FAMILIES}
+        known = {name: family for family in FAMILIES for name in family.model_types}
     if found in known:
-        return known[found]
+        family = known[found]
+        return family, found if key == "architectures" else family.architectures[0]
     near = difflib.get_close_matches(found, known, n=1, cutoff=0.0)
     raise ConfigError(
         f"config.json: {key} {found!r} is not a known model; the nearest is {near[0]!r}",
@@ -144,7 +183,13 @@ def _check_leftovers(
 
 
 def _spec(
-    config: ConfigKeys, family: Family, geometry: Geometry, *, tied: bool, mtp: MtpSpec | None
+    config: ConfigKeys,
+    family: Family,
+    geometry: Geometry,
+    *,
+    tied: bool,
+    mtp: MtpPlan | None,
+    rope: RopeSpec,
 ) -> ModelSpec:
     eps = config.number("rms_norm_eps")
     if eps is not None and not 0 <= eps < 1:
@@ -164,7 +209,8 @@ def _spec(
         rms_norm_eps=family.rms_norm_eps if eps is None else eps,
         qkv_bias=geometry.qkv_bias,
         qk_norm=geometry.qk_norm,
+        sandwich_norm=family.sandwich_norm,
         tied_head=tied,
-        rope=read_rope(config, head_dim=geometry.head_dim, default_theta=family.rope_theta),
-        mtp=mtp,
+        rope=rope,
+        mtp=mtp.spec if mtp else None,
     )

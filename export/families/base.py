@@ -5,13 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from selfdraft.manifest import ModelSpec
+from selfdraft.manifest import AttentionSpec, ModelSpec
 
 Layout = Literal["vector", "matrix", "table"]
 """How sources become a stored tensor: vectors are joined; matrices ``[out, in]`` are joined
 along out and stored transposed, ``[in, out]``; a table is stored as it is."""
 BiasRule = Literal["always", "by_tensors"]
-MtpNaming = Literal["mimo", "qwen"]
+MtpNaming = Literal["mimo", "qwen", "deepseek"]
+RotaryForm = Literal["half", "interleaved"]
+"""Pairs that turn together: (i, i + r/2) or (2i, 2i + 1) of the r rotated dimensions."""
+HeadOrder = tuple[int, ...]
+"""For each dimension of a head as stored, the dimension of the checkpoint that it holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +27,12 @@ class WeightRule:
     layout: Layout
     source_shapes: tuple[tuple[int, ...], ...]
     """Shapes that the sources must have."""
+    factor: float = 1.0
+    """The target is the joined sources times this."""
+    offset: float = 0.0
+    """Added to every value first (norms that store w - 1)."""
+    head_orders: tuple[HeadOrder | None, ...] = ()
+    """For each source, the order of the outputs inside each head; empty: as they are."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -40,8 +50,8 @@ class Family:
     """
 
     name: str
-    architecture: str
-    model_type: str
+    architectures: tuple[str, ...]
+    model_types: tuple[str, ...]
     qkv_bias: BiasRule
     """``always``: q, k and v have a bias; ``by_tensors``: all or none, as the tensors say."""
     qk_norm: bool
@@ -52,6 +62,36 @@ class Family:
     max_position_embeddings: int
     mtp_naming: MtpNaming
     """Names that are expected when config.json promises an MTP head that is not there."""
+    tied_default: bool = False
+    """``tie_word_embeddings`` where config.json is silent."""
+    norm_offset: float = 0.0
+    """1 where norms are stored as w - 1."""
+    sandwich_norm: bool = False
+    """Attention and MLP have a norm on their output too, before the residual."""
+    fused_gate_up: bool = False
+    """``gate_up_proj`` holds gate and up one after the other."""
+    rotary_form: RotaryForm = "half"
+    partial_rotary: float | None = None
+    """Default of ``partial_rotary_factor``; None: only 1 is known."""
+    scalings: bool = False
+    """The µP factors of MiniCPM: ``scale_emb``, ``scale_depth``, ``dim_model_base``."""
+    sparse_config: bool = False
+    """``sparse_config`` asks for block-sparse attention."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerStyle:
+    """What the rules of a decoder layer need beside its sizes."""
+
+    norm_offset: float = 0.0
+    sandwich_norm: bool = False
+    fused_gate_up: bool = False
+    head_order: HeadOrder | None = None
+    """Of queries, keys and their norms; None: as in the checkpoint."""
+    residual_factor: float = 1.0
+    """Factor on what attention and MLP add to the residual."""
+    embedding_factor: float = 1.0
+    logit_factor: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,3 +107,7 @@ class ModelPlan:
     architecture: str
     max_context: int
     """Positions that the config allows."""
+    sparse: AttentionSpec | None = None
+    """Attention that the checkpoint was trained for, where config.json asks for a sparse one."""
+    disputed_tap: bool = False
+    """Public engines disagree on the tap of the MTP head: worth a measurement."""

@@ -12,6 +12,8 @@ from selfdraft.export.families.base import Family
 
 EMBEDDING = "model.embed_tokens.weight"
 LAYER = re.compile(r"model\.layers\.(\d+)\.")
+MTP_LAYER = re.compile(r"model\.layers\.(\d+)\.(eh_proj|enorm|hnorm)\.")
+"""Layers behind the last one that hold an MTP head (DeepSeek's naming)."""
 CLASH_HINT = "config.json and weights come from different checkpoints: fetch both again"
 
 
@@ -37,8 +39,8 @@ def read_geometry(checkpoint: Checkpoint, config: ConfigKeys, family: Family) ->
     _agree(config, "hidden_size", hidden, checkpoint, EMBEDDING)
     num_layers = _count_layers(checkpoint, config)
     first = "model.layers.0."
-    gate = first + "mlp.gate_proj.weight"
-    intermediate = _matrix_shape(checkpoint, gate)[0]
+    gate = first + ("mlp.gate_up_proj.weight" if family.fused_gate_up else "mlp.gate_proj.weight")
+    intermediate = _matrix_shape(checkpoint, gate)[0] // (2 if family.fused_gate_up else 1)
     _agree(config, "intermediate_size", intermediate, checkpoint, gate)
     head_dim = _head_dim(checkpoint, config, family, hidden)
     heads = _heads(checkpoint, config, "q_proj", "num_attention_heads", head_dim)
@@ -59,6 +61,11 @@ def read_geometry(checkpoint: Checkpoint, config: ConfigKeys, family: Family) ->
         qkv_bias=_qkv_bias(checkpoint, config, family),
         qk_norm=family.qk_norm,
     )
+
+
+def mtp_layers(checkpoint: Checkpoint) -> dict[int, str]:
+    """Layers ``model.layers.N`` that are an MTP head, each with a tensor that tells."""
+    return {int(m[1]): name for name in checkpoint.names() if (m := MTP_LAYER.match(name))}
 
 
 def clash(key: str, value: object, what: str, shape: tuple[int, ...]) -> ConfigError:
@@ -86,7 +93,12 @@ def _matrix_shape(checkpoint: Checkpoint, name: str) -> tuple[int, int]:
 
 
 def _count_layers(checkpoint: Checkpoint, config: ConfigKeys) -> int:
-    layers = {int(m[1]): name for name in checkpoint.names() if (m := LAYER.match(name))}
+    heads = mtp_layers(checkpoint)
+    layers = {
+        int(m[1]): name
+        for name in checkpoint.names()
+        if (m := LAYER.match(name)) and int(m[1]) not in heads
+    }
     count = next(i for i in range(len(layers) + 1) if i not in layers)
     said = config.positive("num_hidden_layers")
     if count < len(layers) or count == 0 or (said is not None and said > count):

@@ -6,8 +6,8 @@ from selfdraft.export.families.base import Family
 
 LLAMA = Family(
     name="llama",
-    architecture="LlamaForCausalLM",
-    model_type="llama",
+    architectures=("LlamaForCausalLM",),
+    model_types=("llama",),
     qkv_bias="by_tensors",
     qk_norm=False,
     sliding_window_flag=False,

@@ -11,8 +11,8 @@ from selfdraft.export.families.base import Family
 
 MIMO = Family(
     name="mimo",
-    architecture="MiMoForCausalLM",
-    model_type="mimo",
+    architectures=("MiMoForCausalLM",),
+    model_types=("mimo",),
     qkv_bias="always",
     qk_norm=False,
     sliding_window_flag=True,

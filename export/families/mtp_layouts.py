@@ -1,8 +1,8 @@
 """Namings of an MTP head, told apart by tensors, and the wiring that each implies.
 
-MiMo joins ``[hidden ; embedding]`` and its reference engines feed the hidden state before the
-final norm; the Qwen naming joins ``[embedding ; hidden]`` and takes it after the norm. Both feed
-the head's own normed output to the next draft of a chain.
+MiMo joins ``[hidden ; embedding]``; its reference engines disagree on the tap, and the one before
+the final norm is the default. The Qwen and DeepSeek namings join ``[embedding ; hidden]`` and take
+it after the norm. All feed the head's own normed output to the next draft of a chain.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from selfdraft.errors import ConfigError
 from selfdraft.export.checkpoint import Checkpoint
 from selfdraft.export.config import ConfigKeys, not_supported
-from selfdraft.export.families.base import Family, MtpNaming, WeightRule
-from selfdraft.export.families.decoder import layer_rules, matrix_rule, vector_rule
-from selfdraft.export.families.geometry import Geometry
+from selfdraft.export.families.base import Family, LayerStyle, MtpNaming, WeightRule
+from selfdraft.export.families.decoder import LM_HEAD, layer_rules, matrix_rule, norm_rule
+from selfdraft.export.families.geometry import EMBEDDING, MTP_LAYER, Geometry
 from selfdraft.manifest import Concat, MtpSpec, Tap
 
 COUNT_KEYS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers")
@@ -27,9 +27,11 @@ class MtpLayout:
     """Tensor names of one naming, and its wiring."""
 
     head: str
-    """Prefix that tells the naming."""
+    """Prefix of every tensor of the head."""
     layers: re.Pattern[str]
     """Finds the index of an MTP layer in a tensor name."""
+    first: int
+    """Index of the first MTP layer."""
     block: str
     """Prefix of the head's decoder layer."""
     embedding_norm: str
@@ -38,32 +40,76 @@ class MtpLayout:
     final_norm: str
     concat: Concat
     tap: Tap
+    copies: dict[str, str]
+    """Tensors that repeat one of the backbone, with its name."""
+    disputed_tap: bool = False
+    """Public engines disagree: worth a measurement."""
 
 
-LAYOUTS: dict[MtpNaming, MtpLayout] = {
-    "mimo": MtpLayout(
-        head="model.mtp_layers.",
-        layers=re.compile(r"model\.mtp_layers\.(\d+)\."),
-        block="model.mtp_layers.0.",
-        embedding_norm="model.mtp_layers.0.token_layernorm.weight",
-        hidden_norm="model.mtp_layers.0.hidden_layernorm.weight",
-        proj="model.mtp_layers.0.input_proj.weight",
-        final_norm="model.mtp_layers.0.final_layernorm.weight",
-        concat="hidden_first",
-        tap="pre_norm",
-    ),
-    "qwen": MtpLayout(
-        head="mtp.",
-        layers=re.compile(r"mtp\.layers\.(\d+)\."),
-        block="mtp.layers.0.",
-        embedding_norm="mtp.pre_fc_norm_embedding.weight",
-        hidden_norm="mtp.pre_fc_norm_hidden.weight",
-        proj="mtp.fc.weight",
-        final_norm="mtp.norm.weight",
+MIMO = MtpLayout(
+    head="model.mtp_layers.",
+    layers=re.compile(r"model\.mtp_layers\.(\d+)\."),
+    first=0,
+    block="model.mtp_layers.0.",
+    embedding_norm="model.mtp_layers.0.token_layernorm.weight",
+    hidden_norm="model.mtp_layers.0.hidden_layernorm.weight",
+    proj="model.mtp_layers.0.input_proj.weight",
+    final_norm="model.mtp_layers.0.final_layernorm.weight",
+    concat="hidden_first",
+    tap="pre_norm",
+    copies={},
+    disputed_tap=True,
+)
+QWEN = MtpLayout(
+    head="mtp.",
+    layers=re.compile(r"mtp\.layers\.(\d+)\."),
+    first=0,
+    block="mtp.layers.0.",
+    embedding_norm="mtp.pre_fc_norm_embedding.weight",
+    hidden_norm="mtp.pre_fc_norm_hidden.weight",
+    proj="mtp.fc.weight",
+    final_norm="mtp.norm.weight",
+    concat="embedding_first",
+    tap="post_norm",
+    copies={},
+)
+
+
+def deepseek_layout(num_layers: int) -> MtpLayout:
+    """The head behind ``num_layers`` layers, with the copies that published checkpoints carry."""
+    prefix = f"model.layers.{num_layers}."
+    return MtpLayout(
+        head=prefix,
+        layers=MTP_LAYER,
+        first=num_layers,
+        block=prefix,
+        embedding_norm=prefix + "enorm.weight",
+        hidden_norm=prefix + "hnorm.weight",
+        proj=prefix + "eh_proj.weight",
+        final_norm=prefix + "shared_head.norm.weight",
         concat="embedding_first",
         tap="post_norm",
-    ),
-}
+        copies={
+            prefix + "embed_tokens.weight": EMBEDDING,
+            prefix + "shared_head.head.weight": LM_HEAD,
+        },
+    )
+
+
+def layouts(num_layers: int) -> dict[MtpNaming, MtpLayout]:
+    """Every naming, for a backbone of ``num_layers`` layers."""
+    return {"mimo": MIMO, "qwen": QWEN, "deepseek": deepseek_layout(num_layers)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MtpPlan:
+    """The head of a checkpoint: wiring, rules, and tensors that only repeat others."""
+
+    spec: MtpSpec
+    rules: tuple[WeightRule, ...]
+    copies: dict[str, str]
+    """Tensor names with the reason to leave them out."""
+    disputed_tap: bool
 
 
 def read_mtp(
@@ -71,9 +117,10 @@ def read_mtp(
     config: ConfigKeys,
     family: Family,
     geometry: Geometry,
+    style: LayerStyle,
     notes: list[str],
-) -> tuple[MtpSpec | None, list[WeightRule]]:
-    """Wiring and rules of the head, or ``(None, [])`` and a note where there is none.
+) -> MtpPlan | None:
+    """The head, or None and a note where there is none.
 
     Tensors decide. Raises ``ConfigError`` for more than one head, for two namings at once, and
     for a head that the config promises but whose tensors are missing.
@@ -83,30 +130,41 @@ def read_mtp(
     for key, count in promised.items():
         if count > 1:
             raise _several(f"{key} = {count}")
-    naming = _find_naming(checkpoint)
+    known = layouts(geometry.num_layers)
+    naming = _find_naming(checkpoint, known)
     if naming is None:
         if promised:
             key, count = next(iter(promised.items()))
             raise ConfigError(
                 f"config.json says {key} = {count}, but tensor "
-                f"{LAYOUTS[family.mtp_naming].embedding_norm!r} is missing",
+                f"{known[family.mtp_naming].embedding_norm!r} is missing",
                 hint="fetch the checkpoint with its MTP tensors (many converters drop them), or "
                 f"set {key} to 0 to export without speculation",
             )
         notes.append(NO_HEAD_NOTE)
-        return None, []
+        return None
+    layout = known[naming]
     if not promised:
-        notes.append(f"MTP tensors {LAYOUTS[naming].head}* are used, though no config key asks")
-    layout = LAYOUTS[naming]
+        notes.append(f"MTP tensors {layout.head}* are used, though no config key asks")
     _refuse_second_layer(checkpoint, layout)
-    spec = MtpSpec(concat=layout.concat, tap=layout.tap, recycle="post_norm")
-    return spec, _rules(layout, geometry)
+    spec = MtpSpec(
+        concat=layout.concat,
+        tap=layout.tap,
+        recycle="post_norm",
+        norm="offset" if style.norm_offset else "plain",
+    )
+    return MtpPlan(
+        spec=spec,
+        rules=tuple(_rules(layout, geometry, style)),
+        copies=_checked_copies(checkpoint, layout),
+        disputed_tap=layout.disputed_tap,
+    )
 
 
-def _find_naming(checkpoint: Checkpoint) -> MtpNaming | None:
+def _find_naming(checkpoint: Checkpoint, known: dict[MtpNaming, MtpLayout]) -> MtpNaming | None:
     found: dict[MtpNaming, str] = {}
     for name in checkpoint.names():
-        for naming, layout in LAYOUTS.items():
+        for naming, layout in known.items():
             if name.startswith(layout.head):
                 found.setdefault(naming, name)
     if len(found) > 1:
@@ -120,7 +178,7 @@ def _find_naming(checkpoint: Checkpoint) -> MtpNaming | None:
 def _refuse_second_layer(checkpoint: Checkpoint, layout: MtpLayout) -> None:
     for name in checkpoint.names():
         match = layout.layers.match(name)
-        if match and int(match[1]) > 0:
+        if match and int(match[1]) != layout.first:
             raise _several(f"tensor {name!r}")
 
 
@@ -131,12 +189,28 @@ def _several(found: str) -> ConfigError:
     )
 
 
-def _rules(layout: MtpLayout, geometry: Geometry) -> list[WeightRule]:
+def _checked_copies(checkpoint: Checkpoint, layout: MtpLayout) -> dict[str, str]:
+    """Tensors to leave out because they repeat the backbone's; another content is refused."""
+    copies = {}
+    for name, original in layout.copies.items():
+        if name not in checkpoint.tensors:
+            continue
+        source = original if original in checkpoint.tensors else EMBEDDING
+        if not checkpoint.equal(name, source):
+            raise not_supported(
+                f"an MTP head with its own {name!r} (it differs from {source!r})",
+                hint="use a checkpoint whose MTP head shares embedding and LM head",
+            )
+        copies[name] = f"a copy of {source}"
+    return copies
+
+
+def _rules(layout: MtpLayout, geometry: Geometry, style: LayerStyle) -> list[WeightRule]:
     hidden = geometry.hidden_size
     return [
-        vector_rule("mtp.embedding_norm", layout.embedding_norm, hidden),
-        vector_rule("mtp.hidden_norm", layout.hidden_norm, hidden),
+        norm_rule("mtp.embedding_norm", layout.embedding_norm, hidden, style),
+        norm_rule("mtp.hidden_norm", layout.hidden_norm, hidden, style),
         matrix_rule("mtp.proj.weight", {layout.proj: (hidden, 2 * hidden)}),
-        *layer_rules("mtp.layer.", layout.block, geometry),
-        vector_rule("mtp.final_norm", layout.final_norm, hidden),
+        *layer_rules("mtp.layer.", layout.block, geometry, style),
+        norm_rule("mtp.final_norm", layout.final_norm, hidden, style),
     ]

@@ -6,8 +6,8 @@ from selfdraft.export.families.base import Family
 
 QWEN2 = Family(
     name="qwen2",
-    architecture="Qwen2ForCausalLM",
-    model_type="qwen2",
+    architectures=("Qwen2ForCausalLM",),
+    model_types=("qwen2",),
     qkv_bias="always",
     qk_norm=False,
     sliding_window_flag=True,

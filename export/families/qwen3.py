@@ -6,8 +6,8 @@ from selfdraft.export.families.base import Family
 
 QWEN3 = Family(
     name="qwen3",
-    architecture="Qwen3ForCausalLM",
-    model_type="qwen3",
+    architectures=("Qwen3ForCausalLM",),
+    model_types=("qwen3",),
     qkv_bias="by_tensors",
     qk_norm=True,
     sliding_window_flag=True,

@@ -15,11 +15,13 @@ from typing import Literal
 from selfdraft.errors import BundleError
 from selfdraft.strict import StrictError, record_from_json
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 MANIFEST_NAME = "manifest.json"
 BLOCK_TOKENS = 64
 MAX_STEP_ROWS = 65
 """Rows that one decode step may append (up to 64 drafts and the token before them)."""
+DEFAULT_CONTEXT = 32_768
+"""Tokens of prompt and reply that an export plans for at most, unless asked."""
 RESERVE_SLOTS = MAX_STEP_ROWS + 1
 """Cache slots kept behind the context: drafts that may be rejected, and one scratch slot."""
 
@@ -38,7 +40,8 @@ class RopeSpec:
     """Rotary embedding, rotate-half form: angle of pair i at position p is ``p * inv_freq[i]``."""
 
     inv_freq: tuple[float, ...]
-    """``head_dim / 2`` frequencies in radians a token, any context scaling already applied."""
+    """``head_dim / 2`` frequencies in radians a token, any context scaling already applied; 0: the
+    pair is not rotated."""
     scale: float = 1.0
     """Factor on cos and sin (attention factor of YaRN-like scalings)."""
 
@@ -52,6 +55,10 @@ class MtpSpec:
     """Which backbone hidden state the head reads: before or after the final norm."""
     recycle: Tap = "post_norm"
     """Which of the head's own hidden states feeds its next draft."""
+    norm: Literal["plain", "offset"] = "plain"
+    """How the checkpoint stores its norms: as w, or as w - 1; the bundle always holds w."""
+    position: Literal["same", "next"] = "same"
+    """Position of the row that pairs h_p with token p+1: p, or p + 1."""
     mask_first_embedding: bool = False
     """Zero the embedding of the row at position 0, as some engines do."""
     draft_vocab_size: int | None = None
@@ -89,6 +96,8 @@ class ModelSpec:
     """The LM head is the embedding table, transposed."""
     rope: RopeSpec
     mtp: MtpSpec | None
+    sandwich_norm: bool = False
+    """RMSNorm on what attention and MLP give too, before it is added (GLM-4)."""
 
     def __post_init__(self) -> None:
         for name in _SIZES:

@@ -184,7 +184,7 @@ def test_config_value_of_another_type_is_named(tmp_path, key, value) -> None:
         ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
         ("qwen3", {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "yarn"),
         ("llama", {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "dynamic"),
-        ("llama", {"rope_parameters": {"rope_type": "longrope"}}, "longrope"),
+        ("llama", {"rope_parameters": {"rope_type": "proportional"}}, "proportional"),
         ("llama", {"rope_parameters": {"full_attention": {}}}, "full_attention"),
         ("llama", {"rope_scaling": {"type": "linear", "factor": 2.0, "beta": 1}}, "beta"),
     ],

@@ -13,11 +13,12 @@ from support.numerics import FP32_GRAPH, assert_close
 from support.tiny_graph import tiny_manifest, tiny_spec, write_graphs
 
 from selfdraft.export.torch_rung import TorchGraphs
-from selfdraft.manifest import GraphSpec, ModelSpec, MtpSpec
+from selfdraft.manifest import GraphSpec, ModelSpec, MtpSpec, RopeSpec
 from selfdraft.runtime.backend import Step
 from selfdraft.runtime.ort import OrtBackend
 
 CAPACITY = 128
+PARTLY_ROTATED = RopeSpec(inv_freq=(1.0, 0.3, 0.1, 0.03, 0.0, 0.0, 0.0, 0.0))
 SPECS = {
     "mimo": tiny_spec(),
     "qwen3_wiring": tiny_spec(
@@ -30,10 +31,12 @@ SPECS = {
             concat="hidden_first",
             tap="pre_norm",
             recycle="pre_norm",
+            position="next",
             mask_first_embedding=True,
             draft_vocab_size=40,
         ),
     ),
+    "sandwich_norms": tiny_spec(sandwich_norm=True, rope=PARTLY_ROTATED),
     "one_row_kernel": tiny_spec(qkv_bias=False, qk_norm=True),
     "no_head_group_of_3": tiny_spec(num_heads=3, num_kv_heads=1, head_dim=16, mtp=None),
 }

@@ -8,7 +8,8 @@ import pytest
 from support.refusals import refused
 
 from selfdraft.export.config import ConfigKeys
-from selfdraft.export.families.rope import read_rope
+from selfdraft.export.families.llama import LLAMA
+from selfdraft.export.families.rope import read_rope, rotated_dims
 
 LLAMA3 = {
     "rope_type": "llama3",
@@ -20,7 +21,9 @@ LLAMA3 = {
 
 
 def frequencies(config: dict[str, Any], head_dim: int = 64) -> np.ndarray:
-    rope = read_rope(ConfigKeys(config), head_dim=head_dim, default_theta=10_000.0)
+    keys = ConfigKeys(config)
+    rotated = rotated_dims(keys, LLAMA, head_dim=head_dim)
+    rope = read_rope(keys, head_dim=head_dim, rotated=rotated, default_theta=10_000.0)
     assert rope.scale == 1.0
     return np.array(rope.inv_freq)
 

@@ -131,3 +131,9 @@ class SkipsResync(_OnlyNewestRow):
 
 class SkipsPrefill(_OnlyNewestRow):
     prompt_rows = 1
+
+
+def test_rows_one_position_later_draft_the_same(tiny: ModuleType, copy_model: ModuleType) -> None:
+    """Rotary attention sees distances alone; a rule that shifted some rows only would not pass."""
+    shifted = copy_model.backend(tiny, mtp={"position": "next"})
+    assert _acceptance(shifted, drafts=3).tolist() == [1.0, 1.0, 1.0]

@@ -14,8 +14,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-Family = Literal["mimo", "qwen2", "qwen3", "llama"]
-MtpNames = Literal["mimo", "qwen"]
+Family = Literal["mimo", "qwen2", "qwen3", "llama", "minicpm", "glm4", "glm_ocr"]
+MtpNames = Literal["mimo", "qwen", "deepseek"]
 DType = Literal["F32", "F16", "BF16", "F64"]
 Tensors = dict[str, NDArray[np.float32]]
 
@@ -24,7 +24,16 @@ ARCHITECTURES = {
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
     "llama": "LlamaForCausalLM",
+    "minicpm": "MiniCPMForCausalLM",
+    "glm4": "Glm4ForCausalLM",
+    "glm_ocr": "GlmOcrForConditionalGeneration",
 }
+FAMILY_KEYS: dict[str, dict[str, Any]] = {
+    "minicpm": {"scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 16},
+    "glm4": {"partial_rotary_factor": 0.5, "attention_bias": True},
+    "glm_ocr": {"partial_rotary_factor": 0.5},
+}
+"""Keys of a family beside the common ones."""
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 THINK_TOKENS = ("<think>", "</think>")
 CHAT_TEMPLATE = (
@@ -55,10 +64,12 @@ def write_checkpoint(
     drop: tuple[str, ...] = (),
     extra: Mapping[str, NDArray[Any]] | None = None,
     tokenizer: bool = True,
+    prefix: str = "",
 ) -> Path:
     """A checkpoint folder; ``config`` overrides keys (value ``...`` removes one).
 
-    ``drop`` removes tensors and ``extra`` adds or replaces them (torch layout ``[out, in]``).
+    ``prefix`` (``model.language_model.`` or ``language_model.``) makes it the language model of a
+    multimodal checkpoint, its keys in ``text_config``. ``drop`` removes tensors and ``extra`` adds or replaces them (torch layout ``[out, in]``).
     ``vocab`` must be at least 261 with a tokenizer (256 bytes and five added tokens).
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -83,6 +94,8 @@ def write_checkpoint(
             settings[key] = value
     for name in drop:
         del tensors[name]
+    if prefix:
+        settings, tensors = nested(settings, tensors, prefix)
     tensors.update(extra or {})
     (folder / "config.json").write_text(json.dumps(settings, indent=1))
     write_shards(folder, tensors, dtype=dtype, shards=shards)
@@ -128,7 +141,22 @@ def checkpoint_config(
         config["num_nextn_predict_layers"] = 1
     elif mtp == "qwen":
         config["mtp_num_hidden_layers"] = 1
-    return config
+    elif mtp == "deepseek":
+        config["num_nextn_predict_layers"] = 1
+    return config | FAMILY_KEYS.get(family, {})
+
+
+def nested(
+    config: Mapping[str, Any], tensors: Tensors, prefix: str
+) -> tuple[dict[str, Any], Tensors]:
+    """Config and tensors as a multimodal checkpoint has them; heads stay at the top."""
+    plain = {"model.language_model.": "model.", "language_model.": ""}[prefix]
+    outer = {"architectures": config["architectures"], "model_type": config["model_type"]}
+    renamed = {
+        prefix + name.removeprefix(plain) if name.startswith(plain or "model.") else name: array
+        for name, array in tensors.items()
+    }
+    return outer | {"text_config": {**config, "architectures": None}, "vision_config": {}}, renamed
 
 
 def random_tensors(
@@ -237,7 +265,12 @@ def _decoder_layer(
         "mlp.up_proj.weight": _matrix(random, wide, hidden),
         "mlp.down_proj.weight": _matrix(random, hidden, wide),
     }
-    if family in ("mimo", "qwen2"):
+    if family in ("glm4", "glm_ocr"):
+        parts = [layer.pop(f"mlp.{name}_proj.weight") for name in ("gate", "up")]
+        layer["mlp.gate_up_proj.weight"] = np.concatenate(parts)
+        layer["post_self_attn_layernorm.weight"] = _norm(random, hidden)
+        layer["post_mlp_layernorm.weight"] = _norm(random, hidden)
+    if family in ("mimo", "qwen2", "glm4"):
         for name, size in (("q", queries), ("k", keys), ("v", keys)):
             layer[f"self_attn.{name}_proj.bias"] = _vector(random, size, scale=0.3)
     if family == "qwen3":
@@ -259,6 +292,9 @@ def _mtp_head(
     if names == "mimo":
         prefix = block = "model.mtp_layers.0."
         renamed = ("token_layernorm", "hidden_layernorm", "input_proj", "final_layernorm")
+    elif names == "deepseek":
+        prefix = block = f"model.layers.{config['num_hidden_layers']}."
+        renamed = ("enorm", "hnorm", "eh_proj", "shared_head.norm")
     else:
         prefix, block = "mtp.", "mtp.layers.0."
         renamed = ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "fc", "norm")

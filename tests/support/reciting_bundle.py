@@ -24,6 +24,7 @@ from safetensors.numpy import save_file
 from support.checkpoints import CHAT_TEMPLATE, write_tokenizer
 
 from selfdraft.manifest import (
+    SCHEMA_VERSION,
     FileSpec,
     Limits,
     Manifest,
@@ -156,7 +157,7 @@ def _manifest(folder: Path, model: ModelSpec, tokenizer: Tokenizer, *, context: 
     assert end is not None
     templated = (folder / "chat_template.jinja").exists()
     return Manifest(
-        schema_version=1,
+        schema_version=SCHEMA_VERSION,
         selfdraft_version="test",
         target="cpu",
         model=model,

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from selfdraft.manifest import (
+    SCHEMA_VERSION,
     Limits,
     Manifest,
     ModelSpec,
@@ -57,7 +58,7 @@ def manifest(
 ) -> Manifest:
     """A manifest around ``model``; it names no graph files."""
     return Manifest(
-        schema_version=1,
+        schema_version=SCHEMA_VERSION,
         selfdraft_version="test",
         target="cpu",
         model=model,
