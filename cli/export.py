@@ -48,8 +48,32 @@ def command(
         str, typer.Option("--target", metavar="cpu", help="Where the bundle will run.")
     ] = "cpu",
     weights: Annotated[
-        str, typer.Option("--weights", metavar="fp32|int4", help="Storage of the matrices.")
-    ] = "fp32",
+        str | None,
+        typer.Option(
+            "--weights",
+            metavar="fp32|int4",
+            help="Storage of the matrices.",
+            show_default="fp32; 4-bit ones of the checkpoint stay as they are",
+        ),
+    ] = None,
+    lm_head: Annotated[
+        str | None,
+        typer.Option(
+            "--lm-head",
+            metavar="fp32|int4|int8",
+            help="Storage of LM head and draft head.",
+            show_default="as --weights",
+        ),
+    ] = None,
+    mtp_weights: Annotated[
+        str | None,
+        typer.Option(
+            "--mtp-weights",
+            metavar="fp32|int4|int8",
+            help="Storage of the MTP head's own matrices.",
+            show_default="as --weights",
+        ),
+    ] = None,
     int4_block: Annotated[
         int | None,
         typer.Option(
@@ -116,6 +140,7 @@ def command(
 
     chosen: dict[str, Any] = {"kind": attention, "selector": selector, "kv": kv}
     given: dict[str, Any] = {"target": target, "weights": weights}
+    given |= {"lm_head": lm_head, "mtp_weights": mtp_weights}
     options = ExportOptions(
         **given,
         int4_block=int4_block,

@@ -156,7 +156,9 @@ def _mtp_text(manifest: Manifest) -> str:
 def _precision_text(manifest: Manifest) -> str:
     p = manifest.precision
     block = f" in blocks of {p.int4_block}" if p.int4_block else ""
-    return f"weights {p.weights}{block}, activations {p.activations}, KV {p.kv}"
+    heads = f", LM head {p.lm_head}" if p.lm_head != p.weights else ""
+    heads += f", MTP head {p.mtp}" if manifest.has_mtp and p.mtp != p.weights else ""
+    return f"weights {p.weights}{block}{heads}, activations {p.activations}, KV {p.kv}"
 
 
 def _limits_text(manifest: Manifest) -> str:

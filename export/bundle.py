@@ -24,7 +24,6 @@ from selfdraft.export.checkpoint import Checkpoint
 from selfdraft.export.draft_vocab import choose_draft_ids
 from selfdraft.export.families import ModelPlan, read_model
 from selfdraft.export.options import (
-    DEFAULT_INT4_BLOCK,
     MIN_CONTEXT,
     ExportOptions,
     ExportReport,
@@ -40,13 +39,13 @@ from selfdraft.export.publish import (
 )
 from selfdraft.export.source import Source, read_source
 from selfdraft.export.text_files import TextFiles, read_text_files
-from selfdraft.export.weights import (
+from selfdraft.export.weight_plan import (
     WeightsPlan,
     bytes_by_part,
     plan_embedding,
     plan_weights,
-    write_weights,
 )
+from selfdraft.export.weights import write_weights
 from selfdraft.manifest import (
     DEFAULT_CONTEXT,
     MANIFEST_NAME,
@@ -56,7 +55,6 @@ from selfdraft.manifest import (
     GraphSpec,
     Limits,
     Manifest,
-    ModelSpec,
     Precision,
     manifest_to_json,
 )
@@ -114,9 +112,9 @@ def plan_export(checkpoint_path: Path, options: ExportOptions) -> ExportPlan:
     text = read_text_files(checkpoint, vocab_size=vocab_size)
     weights = plan_weights(
         model,
-        weights=options.weights,
-        int4_block=options.int4_block or DEFAULT_INT4_BLOCK,
+        types=options.types,
         draft_ids=_draft_ids(model, text, options),
+        packed={} if options.weights == "fp32" else checkpoint.packed,
     )
     context_length = _context(model, options)
     attention = options.attention.plan(model.spec, model.sparse)
@@ -219,13 +217,11 @@ def _write_parts(
         plan.weights.spec,
         plan.weights.tensors,
         directory=folder,
-        weights=options.weights,
-        int4_block=plan.weights.int4_block,
         candidates=plan.limits.candidates,
         target=options.target,
         attention=plan.attention,
         kv_dtype=options.attention.kv,
-        exact_rows=_exact_rows(options, plan.weights.spec),
+        exact_rows=_exact_rows(options, plan.weights),
     )
     for graph in graphs.values():
         sync_file(folder / graph.file)
@@ -246,12 +242,14 @@ def _manifest(
         model=plan.weights.spec,
         graphs=graphs,
         precision=Precision(
-            weights=options.weights,
+            weights="int4" if plan.weights.type_of("backbone.") == "int4" else "fp32",
+            lm_head=plan.weights.type_of("lm_head."),
+            mtp=plan.weights.type_of("mtp.p", "mtp.layer."),
             int4_block=plan.weights.int4_block,
             activations="fp32",
             kv=options.attention.kv,
             # Sparse rows that run together are summed over the union of their blocks.
-            exact_rows=plan.attention is None and _exact_rows(options, plan.weights.spec),
+            exact_rows=plan.attention is None and _exact_rows(options, plan.weights),
         ),
         limits=plan.limits,
         text=plan.text.spec,
@@ -265,11 +263,11 @@ def _manifest(
     )
 
 
-def _exact_rows(options: ExportOptions, spec: ModelSpec) -> bool:
+def _exact_rows(options: ExportOptions, weights: WeightsPlan) -> bool:
     """Speculation needs them: int8 arithmetic in int4 matmuls amplifies any rounding difference."""
     if options.exact_rows is not None:
         return options.exact_rows
-    return options.weights == "fp32" or spec.mtp is not None
+    return weights.int4_block is None or weights.spec.mtp is not None
 
 
 def _draft_ids(

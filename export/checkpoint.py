@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from selfdraft.errors import ConfigError
+from selfdraft.export.config import ConfigKeys
 from selfdraft.export.language_part import language_part
+from selfdraft.export.packed import (
+    Codes,
+    PackedLinear,
+    Packing,
+    find_packed,
+    part_names,
+    read_packing,
+    unpack,
+)
 from selfdraft.export.safetensors_file import StoredTensor, read_header, without_duplicates
 
 CONFIG_NAME = "config.json"
@@ -24,7 +34,17 @@ INDEX_NAME = "model.safetensors.index.json"
 PICKLE_PATTERNS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 MAX_NAME_BYTES = 255
 """Longest file name of the usual file systems; asking for a longer one is an error of its own."""
-FLOAT_TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2"}
+RAW_TYPES = {
+    "F64": "<f8",
+    "F32": "<f4",
+    "F16": "<f2",
+    "BF16": "<u2",
+    "I64": "<i8",
+    "I32": "<i4",
+    "U32": "<u4",
+}
+PACKED = "PACKED"
+"""Dtype that a 4-bit linear of a quantised checkpoint has here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +57,10 @@ class Checkpoint:
     """File and place of every tensor of the language model, by the names of a text model."""
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Other towers of the checkpoint by their prefix, and what becomes of them."""
+    packed: Mapping[str, PackedLinear] = field(default_factory=dict)
+    """4-bit linears, each as one tensor ``<module>.weight`` of dtype PACKED in ``tensors``."""
+    parts: Mapping[str, tuple[Path, StoredTensor]] = field(default_factory=dict)
+    """The tensors that those consist of."""
 
     @classmethod
     def open(cls, path: Path) -> Checkpoint:
@@ -53,7 +77,9 @@ class Checkpoint:
         else:
             raise _no_weights(path)
         part = language_part(config, tensors)
-        return cls(path=path, config=part.config, tensors=part.tensors, left_out=part.left_out)
+        plain = cls(path=path, config=part.config, tensors=part.tensors, left_out=part.left_out)
+        packing = read_packing(ConfigKeys(part.config))
+        return plain if packing is None else plain._with_packed(packing)
 
     def names(self) -> tuple[str, ...]:
         """Every tensor name, sorted."""
@@ -71,55 +97,99 @@ class Checkpoint:
         """A fresh float32 copy of one tensor, in the checkpoint's own (torch) layout.
 
         Raises ``ConfigError`` when the tensor is missing or is not stored as F64, F32, F16 or
-        BF16.
+        BF16, or as a packed linear.
         """
         entry = self._find(name)
+        if entry.dtype == PACKED:
+            return np.ascontiguousarray(self.read_codes(name).values().T)
         if not is_float(entry.dtype):
             raise ConfigError(
-                f"tensor {name!r} is stored as {entry.dtype}: quantised checkpoints are not read",
-                hint="use the checkpoint in bf16, fp16 or fp32",
+                f"tensor {name!r} is stored as {entry.dtype}, which is no weight that is read",
+                hint="use the checkpoint in bf16, fp16 or fp32, or 4-bit with its config",
             )
-        flat = self._map(name)
-        if entry.dtype != "BF16":
-            with np.errstate(over="ignore"):  # an F64 too large becomes Inf, refused on writing
-                return np.array(flat, dtype=np.float32).reshape(entry.shape)
-        widened = flat.astype(np.uint32)
-        widened <<= np.uint32(16)  # bf16 is the upper half of a float32
-        return widened.view(np.float32).reshape(entry.shape)
+        return widen(self.read_raw(name), entry.dtype)
+
+    def read_raw(self, name: str) -> NDArray[Any]:
+        """The tensor in its stored type and shape (bf16 as uint16), read without mapping the file:
+        pages of a mapping would count as memory in use."""
+        entry = self._find(name)
+        kind = RAW_TYPES.get(entry.dtype, "u1")
+        if entry.length == 0:
+            return np.empty(entry.shape, dtype=kind)
+        file = (self.parts.get(name) or self.tensors[name])[0]
+        try:
+            count = entry.length // np.dtype(kind).itemsize
+            raw = np.fromfile(file, dtype=kind, count=count, offset=entry.offset)
+        except OSError as error:
+            raise self._gone(name, file, str(error)) from None
+        if len(raw) != count:
+            raise self._gone(name, file, "it is shorter than before")
+        return raw.reshape(entry.shape)
+
+    def read_codes(self, name: str) -> Codes:
+        """A packed linear unpacked."""
+        linear = self.packed[name]
+        scales = linear.parts.get("scales") or linear.parts["weight_scale"]
+        return unpack(linear, self.read_raw, bf16=self.parts[scales][1].dtype == "BF16")
 
     def equal(self, first: str, second: str) -> bool:
-        """Whether two tensors have the same dtype, shape and bytes."""
+        """Whether two tensors have the same dtype, shape and bytes (packed ones: values)."""
         one, other = self._find(first), self._find(second)
         if (one.dtype, one.shape) != (other.dtype, other.shape):
             return False
-        return bool(np.array_equal(self._map(first), self._map(second)))
+        if one.dtype == PACKED:
+            return bool(np.array_equal(self.read(first), self.read(second)))
+        return bool(np.array_equal(self.read_raw(first), self.read_raw(second)))
+
+    def _with_packed(self, packing: Packing) -> Checkpoint:
+        entries = {name: place[1] for name, place in self.tensors.items()}
+        packed = find_packed(packing, entries, self.read_raw)
+        names = part_names(packed)
+        tensors = {name: place for name, place in self.tensors.items() if name not in names}
+        for name, linear in packed.items():
+            if name in tensors:
+                raise ConfigError(
+                    f"tensor {name!r} is there packed and unpacked", hint="remove one of the two"
+                )
+            shape = (linear.outputs, linear.inputs)
+            file = self.tensors[next(iter(linear.parts.values()))][0]
+            tensors[name] = (
+                file,
+                StoredTensor(name=name, dtype=PACKED, shape=shape, offset=0, length=0),
+            )
+        parts = {name: self.tensors[name] for name in names}
+        return replace(self, tensors=tensors, packed=packed, parts=parts)
 
     def _find(self, name: str) -> StoredTensor:
-        if name not in self.tensors:
+        place = self.parts.get(name) or self.tensors.get(name)
+        if place is None:
             raise ConfigError(
                 f"tensor {name!r} is missing from {self.path}",
                 hint="fetch the complete checkpoint, with every shard",
             )
-        return self.tensors[name][1]
+        return place[1]
 
-    def _map(self, name: str) -> NDArray[Any]:
-        file, entry = self.tensors[name]
-        kind = FLOAT_TYPES.get(entry.dtype, "<u2" if entry.dtype == "BF16" else "u1")
-        if entry.length == 0:
-            return np.empty(0, dtype=kind)
-        count = entry.length // np.dtype(kind).itemsize
-        try:
-            return np.memmap(file, dtype=kind, mode="r", offset=entry.offset, shape=(count,))
-        except (OSError, ValueError) as error:  # removed or shortened since it was opened
-            raise ConfigError(
-                f"tensor {name!r} cannot be read from {file}: {error}",
-                hint="leave the checkpoint alone while it is exported",
-            ) from None
+    def _gone(self, name: str, file: Path, reason: str) -> ConfigError:
+        """The error for a file that was removed or shortened since it was opened."""
+        return ConfigError(
+            f"tensor {name!r} cannot be read from {file}: {reason}",
+            hint="leave the checkpoint alone while it is exported",
+        )
+
+
+def widen(raw: NDArray[Any], dtype: str) -> NDArray[np.float32]:
+    """Values as they are stored, as float32; bf16 is the upper half of one."""
+    if dtype != "BF16":
+        with np.errstate(over="ignore"):  # an F64 too large becomes Inf, refused on writing
+            return raw.astype(np.float32)
+    widened = raw.astype(np.uint32)
+    widened <<= np.uint32(16)
+    return widened.view(np.float32)
 
 
 def is_float(dtype: str) -> bool:
-    """Whether ``Checkpoint.read`` converts this container dtype."""
-    return dtype in FLOAT_TYPES or dtype == "BF16"
+    """Whether ``Checkpoint.read`` converts this dtype."""
+    return dtype in ("F64", "F32", "F16", "BF16", PACKED)
 
 
 def read_bytes(path: Path) -> bytes:

@@ -12,7 +12,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import onnx_ir as ir
 import torch
@@ -62,8 +62,6 @@ def build_graphs(
     stored: Mapping[str, StoredLike],
     *,
     directory: Path,
-    weights: Literal["fp32", "int4"],
-    int4_block: int | None,
     candidates: int,
     target: str,
     attention: AttentionPlan | None = None,
@@ -77,7 +75,7 @@ def build_graphs(
     ``attention`` None: dense everywhere. ``exact_rows``: no kernels that round one row otherwise
     than several.
     """
-    assert target == "cpu" and (weights == "fp32" or int4_block is not None)
+    assert target == "cpu"
     graphs = {}
     for name in ("backbone", "mtp") if spec.mtp else ("backbone",):
         ops = graph_ops(name, spec, attention, kv_dtype=kv_dtype)
@@ -88,7 +86,7 @@ def build_graphs(
         values = detach_weights(model, {key: stored_name(name, key) for key in parameters})
         fill_buffers(model, {k: b.numpy() for k, b in module.named_buffers()})
         inline_and_merge(model, opset=OPSET, exact_rows=exact_rows)
-        attach_weights(model, values, stored, location=weights_file, block=int4_block)
+        attach_weights(model, values, stored, location=weights_file)
         _name_boundary(model, graph)
         _check_inputs(model)
         ir.save(model, directory / graph.file)

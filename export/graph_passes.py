@@ -13,7 +13,12 @@ from selfdraft.trt_plugins.cached_attention.contract import CachedAttention
 
 MERGE_ROUNDS = 4
 SMALL_ELEMENTS = 4096
-DTYPES = {"F32": ir.DataType.FLOAT, "I64": ir.DataType.INT64, "U8": ir.DataType.UINT8}
+DTYPES = {
+    "F32": ir.DataType.FLOAT,
+    "I64": ir.DataType.INT64,
+    "U8": ir.DataType.UINT8,
+    "I8": ir.DataType.INT8,
+}
 
 
 def detach_weights(model: ir.Model, names: Mapping[str, str]) -> dict[str, ir.Value]:
@@ -148,9 +153,9 @@ def attach_weights(
     stored: Mapping[str, Any],
     *,
     location: str,
-    block: int | None,
 ) -> None:
-    """Make each detached weight an initializer in ``location``, int4 ones behind DequantizeLinear.
+    """Make each detached weight an initializer in ``location``, or quantised codes behind
+    DequantizeLinear; an act-order becomes a Gather on what the matrix multiplies.
 
     ``stored[name]`` has dtype (safetensors name), shape, offset and length in bytes.
     """
@@ -158,39 +163,51 @@ def attach_weights(
         model.graph.inputs.remove(value)
         if name in stored:
             _register(model, value, stored[name], DTYPES[stored[name].dtype], location)
-        else:
-            _attach_int4(model, value, stored, location=location, block=block)
+            continue
+        if f"{name}.order" in stored:
+            _attach_order(model, value, stored, location=location)
+        _attach_quantised(model, value, stored, location=location)
 
 
-def _attach_int4(
-    model: ir.Model,
-    value: ir.Value,
-    stored: Mapping[str, Any],
-    *,
-    location: str,
-    block: int | None,
+def _attach_quantised(
+    model: ir.Model, value: ir.Value, stored: Mapping[str, Any], *, location: str
 ) -> None:
-    assert block is not None and value.name is not None and value.shape is not None
+    """Codes, scales and zero points where there are any, dequantised in blocks of inputs."""
+    assert value.name is not None and value.shape is not None
     name, shape = value.name, tuple(value.shape.numpy())
-    packed = ir.Value(
-        name=f"{name}.int4", shape=ir.Shape(shape), type=ir.TensorType(ir.DataType.INT4)
-    )
-    _register(model, packed, stored[f"{name}.int4"], ir.DataType.INT4, location, shape)
-    scale_place = stored[f"{name}.scale"]
-    scale = ir.Value(
-        name=f"{name}.scale",
-        shape=ir.Shape(scale_place.shape),
-        type=ir.TensorType(ir.DataType.FLOAT),
-    )
-    _register(model, scale, scale_place, ir.DataType.FLOAT, location)
-    width = shape[0] // scale_place.shape[0]
-    node = ir.node(
-        "DequantizeLinear", [packed, scale], {"axis": 0, "block_size": width}, name=f"{name}.dq"
-    )
+    scales = stored[f"{name}.scale"]
+    if f"{name}.int8" in stored:
+        codes, dtype = "int8", ir.DataType.INT8
+    else:
+        codes, dtype = "int4", ir.DataType.INT4
+    parts = [(codes, shape, dtype), ("scale", scales.shape, ir.DataType.FLOAT)]
+    if f"{name}.zero" in stored:
+        parts.append(("zero", scales.shape, ir.DataType.INT4))
+    inputs = []
+    for part, dims, kind in parts:
+        tensor = ir.Value(name=f"{name}.{part}", shape=ir.Shape(dims), type=ir.TensorType(kind))
+        _register(model, tensor, stored[f"{name}.{part}"], kind, location, tuple(dims))
+        inputs.append(tensor)
+    width = shape[0] // scales.shape[0]
+    node = ir.node("DequantizeLinear", inputs, {"axis": 0, "block_size": width}, name=f"{name}.dq")
     model.graph.insert_before(model.graph[0], node)
     out = node.outputs[0]
     out.name, out.dtype = f"{name}.dequantized", ir.DataType.FLOAT
     value.replace_all_uses_with(out)
+
+
+def _attach_order(
+    model: ir.Model, value: ir.Value, stored: Mapping[str, Any], *, location: str
+) -> None:
+    """Bring what the matrix multiplies into the order of its stored inputs."""
+    name = f"{value.name}.order"
+    order = ir.Value(name=name, type=ir.TensorType(ir.DataType.INT64))
+    _register(model, order, stored[name], ir.DataType.INT64, location)
+    for index, (user, position) in enumerate(list(value.uses())):
+        assert (user.op_type, position) == ("MatMul", 1), f"{name} serves {user.op_type}"
+        node = ir.node("Gather", [user.inputs[0], order], {"axis": -1}, name=f"{name}.{index}")
+        model.graph.insert_before(user, node)
+        user.replace_input_with(0, node.outputs[0])
 
 
 def _register(

@@ -22,35 +22,59 @@ Codes = NDArray[np.int8]
 FloatMatrix = NDArray[np.float32]
 
 
-def quantize(matrix: FloatMatrix, block: int) -> tuple[Codes, FloatMatrix]:
-    """Codes ``[in, out]`` and scales ``[in / block, out]`` of a finite matrix ``[in, out]``."""
+def quantize(
+    matrix: FloatMatrix, block: int, *, importance: NDArray[np.float32] | None = None
+) -> tuple[Codes, FloatMatrix]:
+    """Codes ``[in, out]`` and scales ``[in / block, out]`` of a finite matrix ``[in, out]``.
+
+    ``importance [in]``: weight of each input's squared error; None: all count alike.
+    """
     rows, columns = matrix.shape
     assert rows % block == 0, f"{rows} rows are no multiple of block {block}"
     groups = matrix.reshape(rows // block, block, columns)  # [in / block, block, out]
     codes = np.empty(groups.shape, dtype=np.int8)
     scales = np.empty((len(groups), columns), dtype=np.float32)
     step = max(1, CACHE_ELEMENTS // (block * columns))
+    weights = _group_weights(importance, len(groups), block)
     for first in range(0, len(groups), step):
         part = slice(first, first + step)
-        codes[part], scales[part] = _quantize_groups(groups[part])
+        own = None if weights is None else weights[part]
+        codes[part], scales[part] = _quantize_groups(groups[part], own)
     return codes.reshape(rows, columns), scales
 
 
-def _quantize_groups(groups: FloatMatrix) -> tuple[FloatMatrix, FloatMatrix]:
+def _group_weights(
+    importance: NDArray[np.float32] | None, groups: int, block: int
+) -> NDArray[np.float32] | None:
+    """Square roots ``[groups, block, 1]``, each group's largest 1; None where all are alike."""
+    if importance is None:
+        return None
+    weights = importance.reshape(groups, block, 1).astype(np.float32)
+    largest = weights.max(axis=1, keepdims=True)
+    even = largest <= 0
+    roots: NDArray[np.float32] = np.sqrt(
+        np.where(even, np.float32(1), weights / np.where(even, np.float32(1), largest))
+    )
+    return roots
+
+
+def _quantize_groups(
+    groups: FloatMatrix, weights: NDArray[np.float32] | None
+) -> tuple[FloatMatrix, FloatMatrix]:
     """Codes ``[groups, block, out]`` as floats, and scales ``[groups, out]``."""
     largest = np.abs(groups).max(axis=1, keepdims=True)
     unit = np.where(largest > 0, largest, np.float32(1))
     scaled = groups / unit
     scaled *= np.float32(7)  # now -7..7, so that the search cannot overflow
     best = np.full_like(unit, CLIP_FACTORS[0])
-    least = _error(scaled, best)
+    least = _error(scaled, best, weights)
     for factor in CLIP_FACTORS[1:]:
-        error = _error(scaled, np.float32(factor))
+        error = _error(scaled, np.float32(factor), weights)
         better = error < least
         best[better] = factor
         least[better] = error[better]
     codes = _rounded(scaled, best)
-    scales = _least_squares_scale(scaled, codes) * (unit / np.float32(7))
+    scales = _least_squares_scale(scaled, codes, weights) * (unit / np.float32(7))
     return codes, scales[:, 0, :]
 
 
@@ -85,17 +109,25 @@ def _rounded(scaled: FloatMatrix, factor: FloatMatrix | np.float32) -> FloatMatr
     return codes
 
 
-def _error(scaled: FloatMatrix, factor: FloatMatrix | np.float32) -> FloatMatrix:
+def _error(
+    scaled: FloatMatrix, factor: FloatMatrix | np.float32, weights: NDArray[np.float32] | None
+) -> FloatMatrix:
     """Squared error of each group at one scale ``[groups, 1, out]``."""
     rest = _rounded(scaled, factor)
     rest *= factor
     rest -= scaled
+    if weights is not None:
+        rest *= weights
     error: FloatMatrix = np.einsum("gbo,gbo->go", rest, rest)[:, None, :]
     return error
 
 
-def _least_squares_scale(scaled: FloatMatrix, codes: FloatMatrix) -> FloatMatrix:
+def _least_squares_scale(
+    scaled: FloatMatrix, codes: FloatMatrix, weights: NDArray[np.float32] | None
+) -> FloatMatrix:
     """The scale with the least squared error for fixed codes ``[groups, 1, out]``; 1 for zeros."""
+    if weights is not None:
+        scaled, codes = scaled * weights, codes * weights
     squares = np.einsum("gbo,gbo->go", codes, codes)[:, None, :]
     products = np.einsum("gbo,gbo->go", scaled, codes)[:, None, :]
     scale: FloatMatrix = np.ones_like(products)

@@ -10,12 +10,14 @@ from selfdraft.errors import ConfigError
 from selfdraft.export.attention_options import AttentionOptions
 from selfdraft.export.config import not_supported
 from selfdraft.export.int4 import BLOCKS
-from selfdraft.manifest import Manifest
+from selfdraft.export.weight_plan import WeightTypes
+from selfdraft.manifest import Manifest, MatrixType
 from selfdraft.strict import closest_hint
 
 TARGETS = ("cpu",)
 LATER_TARGETS = ("orin-jp6", "orin-jp7")
-WEIGHT_TYPES = ("fp32", "int4")
+MATRIX_TYPES = ("fp32", "int4", "int8")
+TYPES = {"weights": ("fp32", "int4"), "lm_head": MATRIX_TYPES, "mtp_weights": MATRIX_TYPES}
 DEFAULT_INT4_BLOCK = 32
 MIN_CONTEXT = 2
 MAX_CANDIDATES = 4096
@@ -26,7 +28,12 @@ class ExportOptions:
     """Options of one export. Raises ``ConfigError`` naming a value that cannot be."""
 
     target: Literal["cpu"] = "cpu"
-    weights: Literal["fp32", "int4"] = "fp32"
+    weights: Literal["fp32", "int4"] | None = None
+    """Matrices of the backbone; None: fp32, and 4-bit ones of the checkpoint stay as they are."""
+    lm_head: MatrixType | None = None
+    """LM head and draft head; None: as ``weights``."""
+    mtp_weights: MatrixType | None = None
+    """Projection and layer of the MTP head; None: as ``weights``."""
     int4_block: int | None = None
     """Inputs that share a scale: 16, 32, 64 or 128; None: 32, or less where a matrix asks."""
     context: int | None = None
@@ -53,11 +60,13 @@ class ExportOptions:
         if self.target in LATER_TARGETS:
             raise not_supported(f"target {self.target!r}", hint="export with --target cpu")
         _one_of("target", self.target, TARGETS)
-        _one_of("weights", self.weights, WEIGHT_TYPES)
+        for key, known in TYPES.items():
+            if getattr(self, key) is not None:
+                _one_of(key, getattr(self, key), known)
         if self.int4_block is not None:
-            if self.weights != "int4":
+            if "int4" not in (self.weights, self.lm_head, self.mtp_weights):
                 raise ConfigError(
-                    f"int4_block {self.int4_block} has no meaning with weights {self.weights}",
+                    f"int4_block {self.int4_block} has no meaning without int4 weights",
                     hint="add --weights int4, or leave the block out",
                 )
             if self.int4_block not in BLOCKS:
@@ -73,6 +82,16 @@ class ExportOptions:
                 f"draft_vocab_text {self.draft_vocab_text} is given without draft_vocab",
                 hint="say how many tokens to keep: --draft-vocab 8192",
             )
+
+    @property
+    def types(self) -> WeightTypes:
+        """Storage by part."""
+        return WeightTypes(
+            weights=self.weights or "fp32",
+            lm_head=self.lm_head,
+            mtp=self.mtp_weights,
+            int4_block=self.int4_block or DEFAULT_INT4_BLOCK,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from selfdraft.export.graph import build_module, graph_ops, stored_name
-from selfdraft.export.int4 import dequantize
+from selfdraft.export.stored_matrix import stored_values
 from selfdraft.manifest import Manifest
 
 
@@ -18,7 +18,7 @@ class TorchGraphs:
     """Both graphs of a bundle in torch, fp32, with the weights that the bundle stores."""
 
     def __init__(self, bundle: Path, manifest: Manifest) -> None:
-        """Read the weights of ``bundle``; int4 matrices are dequantised."""
+        """Read the weights of ``bundle``; quantised matrices are unpacked."""
         self._manifest = manifest
         tensors = _read_tensors(bundle / manifest.weights_file)
         self._modules = {name: _filled_module(name, manifest, tensors) for name in manifest.graphs}
@@ -48,11 +48,6 @@ def _filled_module(
     module = build_module(name, manifest.model, ops, candidates=manifest.limits.candidates)
     with torch.no_grad():
         for key, parameter in module.named_parameters():
-            stored = stored_name(name, key)
-            if stored in tensors:
-                values = tensors[stored]
-            else:
-                packed, scales = tensors[f"{stored}.int4"], tensors[f"{stored}.scale"]
-                values = dequantize(packed, scales, int(parameter.shape[0]))
+            values = stored_values(tensors, stored_name(name, key))
             parameter.copy_(torch.from_numpy(values))
     return module

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -12,8 +13,9 @@ from selfdraft.errors import ConfigError
 from selfdraft.export.checkpoint import Checkpoint
 from selfdraft.export.families import read_model
 from selfdraft.export.options import DEFAULT_INT4_BLOCK
-from selfdraft.export.weights import plan_embedding, plan_weights, write_weights
-from selfdraft.manifest import load_manifest
+from selfdraft.export.weight_plan import WeightTypes, plan_embedding, plan_weights
+from selfdraft.export.weights import write_weights
+from selfdraft.manifest import ModelSpec, Precision, load_manifest
 
 
 def compare_weights(bundle: Path, checkpoint_path: Path) -> tuple[list[str], int]:
@@ -32,11 +34,11 @@ def compare_weights(bundle: Path, checkpoint_path: Path) -> tuple[list[str], int
             draft_ids = file.get_tensor("mtp.draft_ids")
     weights = plan_weights(
         model,
-        weights=manifest.precision.weights,
-        int4_block=manifest.precision.int4_block or DEFAULT_INT4_BLOCK,
+        types=_types(manifest.precision),
         draft_ids=draft_ids,
+        packed={} if manifest.precision.weights == "fp32" else checkpoint.packed,
     )
-    if weights.spec != manifest.model:
+    if _without_tap(weights.spec) != _without_tap(manifest.model):
         raise ConfigError(
             f"{checkpoint_path} is not the model of {bundle}: its geometry or wiring differs",
             hint="give the checkpoint that the bundle was exported from",
@@ -52,6 +54,23 @@ def compare_weights(bundle: Path, checkpoint_path: Path) -> tuple[list[str], int
             differing += _differing(fresh, place, sorted(plan.tensors))
             compared += len(plan.tensors)
     return differing, compared
+
+
+def _types(precision: Precision) -> WeightTypes:
+    return WeightTypes(
+        weights=precision.weights,
+        lm_head=precision.lm_head,
+        mtp=precision.mtp,
+        int4_block=precision.int4_block or DEFAULT_INT4_BLOCK,
+    )
+
+
+def _without_tap(spec: ModelSpec) -> ModelSpec:
+    """The model apart from what a calibration may choose; it changes no weight."""
+    if spec.mtp is None:
+        return spec
+    mtp = replace(spec.mtp, tap="post_norm", recycle="post_norm")
+    return replace(spec, mtp=mtp)
 
 
 def _differing(fresh: Path, stored: Path, names: list[str]) -> list[str]:

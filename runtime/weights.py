@@ -66,7 +66,8 @@ def checked_weights(
 ) -> dict[str, NDArray[Any]]:
     """The weights as fp64 (draft ids as int64), each with the shape the model asks for.
 
-    Int4 pairs (``X.int4``, ``X.scale``) come back as ``X``. Raises ``BundleError`` that names the
+    Quantised matrices (``X.int4`` or ``X.int8`` with ``X.scale``, ``X.zero``, ``X.order``) come back
+    as ``X``. Raises ``BundleError`` that names the
     first missing, misshaped or unknown tensor.
     """
     left = dict(tensors)
@@ -97,9 +98,10 @@ def load_layer(path: Path, model: ModelSpec, layer: int) -> dict[str, NDArray[An
 
 def _taken(left: dict[str, NDArray[Any]], name: str, shape: Shape) -> NDArray[Any]:
     """Take the tensor ``name`` out of ``left``, checked and in the type to compute with."""
-    if f"{name}.int4" in left:
-        packed, scale = left.pop(f"{name}.int4"), left.pop(f"{name}.scale", None)
-        return _dequantised(name, packed, scale, shape)
+    if f"{name}.int4" in left or f"{name}.int8" in left:
+        kinds = ("int4", "int8", "scale", "zero", "order")
+        parts = {kind: left.pop(f"{name}.{kind}") for kind in kinds if f"{name}.{kind}" in left}
+        return _dequantised(name, parts, shape)
     if name not in left:
         raise BundleError(f"the weights lack {name} {list(shape)}", hint=_MEND)
     tensor = left.pop(name)
@@ -127,26 +129,45 @@ def dequantise_int4(
     return signed * np.repeat(scale.astype(np.float64), block, axis=0)
 
 
-def _dequantised(
-    name: str, packed: NDArray[Any], scale: NDArray[Any] | None, shape: Shape
-) -> FloatArray:
+def _dequantised(name: str, parts: Mapping[str, NDArray[Any]], shape: Shape) -> NDArray[Any]:
+    """The matrix from its parts, checked against each other and ``shape``."""
     rows, columns = shape
+    scale = parts.get("scale")
+    packed = parts.get("int4", parts.get("int8"))
+    assert packed is not None
+    size, dtype = ((rows * columns / 2,), np.uint8) if "int4" in parts else (shape, np.int8)
+    groups = 0 if scale is None or scale.ndim != 2 else scale.shape[0]
     fits = (
         scale is not None
-        and packed.dtype == np.uint8
-        and packed.shape == (rows * columns / 2,)
-        and scale.ndim == 2
-        and scale.shape[1] == columns
-        and rows % max(scale.shape[0], 1) == 0
+        and packed.shape == size
+        and packed.dtype == dtype
+        and scale.shape[1:] == (columns,)
+        and groups > 0
+        and rows % groups == 0
+        and parts.get("zero", np.empty(groups * columns // 2)).size * 2 == groups * columns
+        and parts.get("order", np.empty(rows)).shape == (rows,)
     )
     if scale is None or not fits:
         found = "no scale" if scale is None else f"scale {list(scale.shape)}"
+        kind = "int4" if "int4" in parts else "int8"
         raise BundleError(
-            f"{name}.int4 {packed.dtype} {list(packed.shape)} with {found} "
+            f"{name}.{kind} {packed.dtype} {list(packed.shape)} with {found} "
             f"does not unpack to {list(shape)}",
             hint=_MEND,
         )
-    return dequantise_int4(packed, scale, shape)
+    block = rows // groups
+    if "int8" in parts:
+        values: FloatArray = packed * np.repeat(scale.astype(np.float64), block, axis=0)
+    else:
+        values = dequantise_int4(packed, scale, shape)
+    if "zero" in parts:
+        zeros = dequantise_int4(parts["zero"], scale, (groups, columns))
+        values = values - np.repeat(zeros, block, axis=0)
+    if "order" in parts:
+        natural = np.empty_like(values)
+        natural[parts["order"]] = values
+        return natural
+    return values
 
 
 def load_tensors(path: Path) -> dict[str, NDArray[Any]]:

@@ -121,12 +121,6 @@ def _refuse_other_arithmetic(config: ConfigKeys, family: Family) -> None:
     activation = config.text("hidden_act") or "silu"
     if activation != "silu":
         raise not_supported(f"hidden_act {activation!r}", hint="only silu MLPs are known")
-    if config.section("quantization_config"):
-        method = config.values["quantization_config"].get("quant_method", "unknown")
-        raise not_supported(
-            f"quantization_config (method {method!r})",
-            hint="use the checkpoint in bf16, fp16 or fp32; --weights int4 quantises it",
-        )
     flag = config.flag("use_sliding_window")
     window = config.integer("sliding_window")
     if flag or (window and flag is None and not family.sliding_window_flag):

@@ -30,6 +30,7 @@ StateKind = Literal["kv", "summary", "recurrent", "conv"]
 Tap = Literal["pre_norm", "post_norm"]
 Concat = Literal["hidden_first", "embedding_first"]
 Selector = Literal["all", "window", "mean_std", "min_max", "infllm_v2"]
+MatrixType = Literal["fp32", "int4", "int8"]
 Dim = int | str
 """A fixed size, or one of the symbols ``batch``, ``rows``, ``logit_rows``, ``capacity``,
 ``blocks`` (capacity / 64)."""
@@ -195,11 +196,16 @@ class Precision:
     """Storage of each part."""
 
     weights: Literal["fp32", "int4"]
+    """Matrices of the backbone."""
     int4_block: int | None
     activations: Literal["fp32", "fp16"]
     kv: Literal["fp32", "fp16", "int8"]
     exact_rows: bool = True
     """No kernel rounds one row otherwise than several (docs/architecture.md, Exact)."""
+    lm_head: MatrixType = "fp32"
+    """LM head and draft head; a tied fp32 head is the embedding."""
+    mtp: MatrixType = "fp32"
+    """Projection and layer of the MTP head."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -180,7 +180,7 @@ def test_config_value_of_another_type_is_named(tmp_path, key, value) -> None:
         ("qwen3", {"layer_types": ["full_attention", "sliding_attention"]}, "sliding_attention"),
         ("llama", {"hidden_act": "gelu"}, "gelu"),
         ("llama", {"mlp_bias": True}, "mlp_bias"),
-        ("qwen3", {"quantization_config": {"quant_method": "gptq"}}, "gptq"),
+        ("qwen3", {"quantization_config": {"quant_method": "hqq"}}, "hqq"),
         ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
         ("qwen3", {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "yarn"),
         ("llama", {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "dynamic"),

@@ -10,7 +10,7 @@ from selfdraft.export.options import ExportOptions
 
 def test_defaults_are_fp32_on_the_cpu() -> None:
     options = ExportOptions()
-    assert (options.target, options.weights, options.candidates) == ("cpu", "fp32", 64)
+    assert (options.target, options.types.weights, options.candidates) == ("cpu", "fp32", 64)
     assert (options.context, options.draft_vocab, options.int4_block) == (None, None, None)
 
 
@@ -23,7 +23,7 @@ def test_defaults_are_fp32_on_the_cpu() -> None:
         ({"weights": "int8"}, ("'int8'", "int4")),
         ({"weights": "int4", "int4_block": 48}, ("48",)),
         ({"weights": "int4", "int4_block": 8}, ("8",)),
-        ({"int4_block": 32}, ("int4_block 32", "fp32")),
+        ({"int4_block": 32}, ("int4_block 32", "without int4")),
         ({"context": 1}, ("context is 1",)),
         ({"draft_vocab": 0}, ("draft_vocab is 0",)),
         ({"candidates": 0}, ("candidates is 0",)),

@@ -98,8 +98,6 @@ def write_graphs(
         spec,
         stored_places(path),
         directory=folder,
-        weights="fp32",
-        int4_block=None,
         candidates=candidates,
         target="cpu",
         exact_rows=exact_rows,

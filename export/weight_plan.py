@@ -1,0 +1,248 @@
+"""The layout of a weight file, known from shapes alone before a byte is written."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from selfdraft.export.config import not_supported
+from selfdraft.export.families.base import ModelPlan, WeightRule
+from selfdraft.export.int4 import BLOCKS
+from selfdraft.export.packed import PackedLinear
+from selfdraft.export.packed_join import join_form
+from selfdraft.export.safetensors_file import StoredTensor, lay_out
+from selfdraft.manifest import MatrixType, ModelSpec
+
+EMBEDDING = "embedding"
+LM_HEAD = "lm_head.weight"
+DRAFT_HEAD = "mtp.draft_head.weight"
+DRAFT_IDS = "mtp.draft_ids"
+INT8_BLOCK = 128
+"""Inputs that share a scale in an int8 matrix, where they divide."""
+
+Form = Literal["fp32", "int4", "int8", "packed"]
+Names = tuple[str, str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightItem:
+    """One rule and how it is stored."""
+
+    rule: WeightRule
+    form: Form = "fp32"
+    """``packed``: 4-bit codes and scales of the checkpoint, as they came."""
+    block: int | None = None
+    """Inputs that share a scale; null with fp32."""
+    rows: NDArray[np.int64] | None = None
+    """Rows of the source that are kept; null: all."""
+    has_zero: bool = False
+    has_order: bool = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the float32 target ``[in, out]`` or ``[n]``."""
+        if self.rows is None:
+            return self.rule.shape
+        return (*self.rule.shape[:-1], len(self.rows))
+
+    def stored(self) -> list[Names]:
+        """Name, dtype and shape of the tensors it becomes."""
+        name, shape = self.rule.target, self.shape
+        if self.form == "fp32":
+            return [(name, "F32", shape)]
+        assert self.block is not None
+        groups = (shape[0] // self.block, shape[1])
+        scale = (f"{name}.scale", "F32", groups)
+        if self.form == "int8":
+            return [(f"{name}.int8", "I8", shape), scale]
+        names = [(f"{name}.int4", "U8", (shape[0] * shape[1] // 2,)), scale]
+        if self.has_zero:
+            names.append((f"{name}.zero", "U8", (groups[0] * groups[1] // 2,)))
+        if self.has_order:
+            names.append((f"{name}.order", "I64", shape[:1]))
+        return names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightTypes:
+    """Storage of each part; ``int4_block`` is asked for, and shrinks where it does not divide."""
+
+    weights: MatrixType = "fp32"
+    lm_head: MatrixType | None = None
+    """Of LM head and draft head; None: as ``weights``."""
+    mtp: MatrixType | None = None
+    """Of the MTP head's projection and layer; None: as ``weights``."""
+    int4_block: int = 32
+
+    def of(self, target: str) -> MatrixType:
+        """Storage of one matrix."""
+        if target in (LM_HEAD, DRAFT_HEAD):
+            return self.lm_head or self.weights
+        return (self.mtp or self.weights) if target.startswith("mtp.") else self.weights
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsPlan:
+    """A weight file before it is written: every offset is known."""
+
+    spec: ModelSpec
+    """The model as stored: draft vocabulary set, and a quantised head of its own where tied."""
+    items: tuple[WeightItem, ...]
+    draft_ids: NDArray[np.int64] | None
+    int4_block: int | None
+    header: bytes
+    tensors: Mapping[str, StoredTensor]
+    """Every tensor of the file, padding left out."""
+    num_bytes: int
+    notes: tuple[str, ...]
+
+    def type_of(self, *prefixes: str) -> MatrixType:
+        """The narrowest storage among the matrices whose target begins so; fp32 without any."""
+        forms = {i.form for i in self.items if i.rule.target.startswith(prefixes)}
+        if forms & {"int4", "packed"}:
+            return "int4"
+        return "int8" if "int8" in forms else "fp32"
+
+
+def plan_weights(
+    plan: ModelPlan,
+    *,
+    types: WeightTypes,
+    draft_ids: NDArray[np.int64] | None,
+    packed: Mapping[str, PackedLinear] | None = None,
+) -> WeightsPlan:
+    """Layout of ``weights.safetensors``.
+
+    ``packed``: linears of the checkpoint that stay 4-bit as they are, whatever ``types`` say. Raises
+    ``ConfigError`` where int4 does not fit.
+    """
+    rules = [rule for rule in plan.rules if rule.target != EMBEDDING]
+    spec, notes = plan.spec, []
+    head = _head_rule(plan)
+    if spec.tied_head and types.of(LM_HEAD) != "fp32":
+        rules.append(head)
+        spec = dataclasses.replace(spec, tied_head=False)
+        notes.append(
+            f"the LM head is an {types.of(LM_HEAD)} copy of the embedding table, which stays fp32"
+        )
+    if draft_ids is not None:
+        assert spec.mtp is not None, "a draft vocabulary without an MTP head"
+        mtp = dataclasses.replace(spec.mtp, draft_vocab_size=len(draft_ids))
+        spec = dataclasses.replace(spec, mtp=mtp)
+        rules.append(dataclasses.replace(head, target=DRAFT_HEAD))
+    items, block = _items(rules, types, packed or {}, draft_ids, notes)
+    names = [stored for item in items for stored in item.stored()]
+    if draft_ids is not None:
+        names.append((DRAFT_IDS, "I64", (len(draft_ids),)))
+    return _laid_out(spec, items, names, draft_ids=draft_ids, block=block, notes=notes)
+
+
+def plan_embedding(plan: ModelPlan) -> WeightsPlan:
+    """Layout of ``embedding.safetensors``: the table alone, float32."""
+    items = [WeightItem(rule=rule) for rule in plan.rules if rule.target == EMBEDDING]
+    return _laid_out(plan.spec, items, items[0].stored(), draft_ids=None, block=None, notes=[])
+
+
+def bytes_by_part(plans: Sequence[WeightsPlan]) -> dict[str, int]:
+    """Bytes of embedding, backbone, lm_head, mtp and draft_head, padding left out."""
+    parts: dict[str, int] = {}
+    for plan in plans:
+        for tensor in plan.tensors.values():
+            part = "draft_head" if tensor.name.startswith("mtp.draft_") else tensor.name
+            part = part.split(".")[0]
+            parts[part] = parts.get(part, 0) + tensor.length
+    return parts
+
+
+def fit_int4_block(rules: Sequence[WeightRule], wanted: int) -> tuple[int, list[str]]:
+    """The largest block up to ``wanted`` that divides the inputs of every matrix, and notes."""
+    for block in (wanted, *(size for size in BLOCKS if size < wanted)):
+        misfit = [rule for rule in rules if rule.shape[0] % block]
+        if not misfit:
+            note = f"int4 block is {block}: {wanted} does not divide every matrix"
+            return block, [note] if block != wanted else []
+    raise not_supported(
+        f"int4 of {misfit[0].sources[0]!r}, whose {misfit[0].shape[0]} inputs are no multiple of "
+        f"{BLOCKS[-1]},",
+        hint="export with --weights fp32",
+    )
+
+
+def _items(
+    rules: Sequence[WeightRule],
+    types: WeightTypes,
+    packed: Mapping[str, PackedLinear],
+    draft_ids: NDArray[np.int64] | None,
+    notes: list[str],
+) -> tuple[list[WeightItem], int | None]:
+    """Every rule with its form, and the block of those that are quantised here."""
+    joined = {rule.target: join_form(rule, packed, notes) for rule in rules}
+    quantised = [r for r in rules if r.layout == "matrix" and joined[r.target] is None]
+    int4 = [rule for rule in quantised if types.of(rule.target) == "int4"]
+    block = None
+    if int4:
+        block, added = fit_int4_block(int4, types.int4_block)
+        notes += added
+    items = []
+    for rule in rules:
+        rows = draft_ids if rule.target == DRAFT_HEAD else None
+        found = joined[rule.target]
+        if found is not None:
+            items.append(
+                WeightItem(
+                    rule=rule,
+                    form="packed",
+                    block=found.block,
+                    rows=rows,
+                    has_zero=found.has_zero,
+                    has_order=found.has_order,
+                )
+            )
+            continue
+        form: Form = types.of(rule.target) if rule.layout == "matrix" else "fp32"
+        width = {"fp32": None, "int4": block, "int8": _int8_block(rule)}[form]
+        items.append(WeightItem(rule=rule, form=form, block=width, rows=rows))
+    blocks = [item.block for item in items if item.form == "packed" and item.block]
+    return items, block or (max(blocks) if blocks else None)
+
+
+def _int8_block(rule: WeightRule) -> int:
+    inputs = rule.shape[0]
+    return next((block for block in (INT8_BLOCK, *BLOCKS) if inputs % block == 0), inputs)
+
+
+def _laid_out(
+    spec: ModelSpec,
+    items: list[WeightItem],
+    names: list[Names],
+    *,
+    draft_ids: NDArray[np.int64] | None,
+    block: int | None,
+    notes: list[str],
+) -> WeightsPlan:
+    header, tensors = lay_out(names)
+    wanted = {name for name, _, _ in names}
+    return WeightsPlan(
+        spec=spec,
+        items=tuple(items),
+        draft_ids=draft_ids,
+        int4_block=block,
+        header=header,
+        tensors={tensor.name: tensor for tensor in tensors if tensor.name in wanted},
+        num_bytes=tensors[-1].offset + tensors[-1].length,
+        notes=tuple(notes),
+    )
+
+
+def _head_rule(plan: ModelPlan) -> WeightRule:
+    """The rule of the LM head; for a tied one, made from the embedding table."""
+    for rule in plan.rules:
+        if rule.target == LM_HEAD:
+            return rule
+    table = next(rule for rule in plan.rules if rule.target == EMBEDDING)
+    return dataclasses.replace(table, target=LM_HEAD, layout="matrix")
