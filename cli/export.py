@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,6 +26,7 @@ from selfdraft.cli.options import JsonOption
 if TYPE_CHECKING:
     from selfdraft.export.bundle import ExportPlan
     from selfdraft.export.options import ExportOptions, ExportReport
+    from selfdraft.manifest import Measured
 
 SCHEMA = "selfdraft.export/1"
 
@@ -107,6 +109,22 @@ def command(
             show_default="the tokenizer's first N",
         ),
     ] = None,
+    calibrate: Annotated[
+        Path | None,
+        typer.Option(
+            "--calibrate",
+            metavar="FILE",
+            help="Text to choose the MTP head's tap on, and to measure what quantising costs.",
+            show_default="none",
+        ),
+    ] = None,
+    activation_aware: Annotated[
+        bool,
+        typer.Option(
+            "--activation-aware",
+            help="Scale and search int4 weights by the activations of that text.",
+        ),
+    ] = False,
     attention: AttentionOption = "checkpoint",
     selector: SelectorOption = "mean_std",
     budget: BudgetOption = 4096,
@@ -157,6 +175,8 @@ def command(
             first_budget_tokens=first_budget,
             mtp_window=mtp_window,
         ),
+        calibrate=calibrate,
+        activation_aware=activation_aware,
         overwrite=overwrite,
     )
     if dry_run:
@@ -194,6 +214,7 @@ def _export(checkpoint: Path, output: Path, options: ExportOptions, *, as_json: 
 
     with stage_progress(quiet=as_json) as on_stage:
         report = export_bundle(checkpoint, output, options, on_stage)
+    measured = report.manifest.measured
     if as_json:
         print_json(
             {
@@ -204,6 +225,8 @@ def _export(checkpoint: Path, output: Path, options: ExportOptions, *, as_json: 
                 "peak_rss_bytes": report.peak_rss_bytes,
                 "bytes_by_part": report.bytes_by_part,
                 "mtp_bytes": report.mtp_bytes,
+                "read_gb_per_s": report.read_gb_per_s,
+                "measured": asdict(measured) if measured else None,
                 "has_mtp": report.manifest.has_mtp,
                 "notes": report.manifest.notes,
             }
@@ -218,11 +241,32 @@ def _print_report(report: ExportReport) -> None:
     if report.manifest.has_mtp:
         rows.append(("MTP adds", f"{bytes_text(report.mtp_bytes)} ({report.mtp_share:.1%})"))
     rows.append(("peak memory", bytes_text(report.peak_rss_bytes)))
+    rows.append(("weights read", f"{report.read_gb_per_s:.2f} GB/s"))
     say(table(rows))
+    if report.manifest.measured is not None:
+        say(table(_measured_rows(report.manifest.measured)))
     _print_notes(report.manifest.notes)
     if not report.manifest.has_mtp:
         say("note: there is no MTP head, so decoding is plain (speculation is off)")
     say(f"next: selfdraft verify {report.output}")
+
+
+def _measured_rows(measured: Measured) -> list[tuple[str, ...]]:
+    """Figures of the calibration text: taps, and scores before and after quantising."""
+    rows: list[tuple[str, ...]] = [(f"on {measured.text}", f"{measured.tokens} tokens", "")]
+    for tap, share in measured.tap_acceptance.items():
+        rows.append((f"acceptance {tap}", f"{share:.1%}", ""))
+    after = measured.after
+    if after is not None:
+        before = measured.before
+        ratio = after.perplexity / before.perplexity
+        change = f"{before.perplexity:.3f} to {after.perplexity:.3f}"
+        rows.append(("perplexity", change, f"x {ratio:.4f}"))
+        if before.acceptance is not None and after.acceptance is not None:
+            change = f"{before.acceptance:.1%} to {after.acceptance:.1%}"
+            points = (after.acceptance - before.acceptance) * 100
+            rows.append(("acceptance", change, f"{points:+.1f} points"))
+    return rows
 
 
 def _print_notes(notes: tuple[str, ...]) -> None:

@@ -10,9 +10,10 @@ import resource
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +46,7 @@ from selfdraft.export.weight_plan import (
     plan_embedding,
     plan_weights,
 )
+from selfdraft.export.weight_tuning import NO_TUNING, Tuning
 from selfdraft.export.weights import write_weights
 from selfdraft.manifest import (
     DEFAULT_CONTEXT,
@@ -55,9 +57,13 @@ from selfdraft.manifest import (
     GraphSpec,
     Limits,
     Manifest,
+    Measured,
     Precision,
     manifest_to_json,
 )
+
+if TYPE_CHECKING:
+    from selfdraft.export.calibrate import Calibrated
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +71,9 @@ OnProgress = Callable[[str, int, int], None]
 """Called with a stage (embedding, weights, graphs, hashes), done and total."""
 GRAPH_BYTES = 32 * 2**20
 """Room left for graphs and manifest, whose size is not known before."""
+UNMEASURED_NOTE = (
+    "what quantising cost in perplexity and acceptance was not measured: give --calibrate TEXT"
+)
 WEIGHTS_FILE = "weights.safetensors"
 EMBEDDING_FILE = "embedding.safetensors"
 
@@ -82,6 +91,7 @@ class ExportPlan:
     limits: Limits
     attention: AttentionPlan | None
     attention_notes: tuple[str, ...]
+    extra_notes: tuple[str, ...] = ()
 
     @property
     def num_bytes(self) -> int:
@@ -98,7 +108,8 @@ class ExportPlan:
     def notes(self) -> tuple[str, ...]:
         """What a user should know about the result."""
         parts = (self.model, self.weights, self.text, self.source)
-        return (*(note for part in parts for note in part.notes), *self.attention_notes)
+        own = (note for part in parts for note in part.notes)
+        return (*own, *self.attention_notes, *self.extra_notes)
 
 
 def plan_export(checkpoint_path: Path, options: ExportOptions) -> ExportPlan:
@@ -175,10 +186,20 @@ def export_bundle(
         check_disk_space(output, plan.num_bytes)
     for note in plan.notes:
         log.info("%s", note)
+    calibrated = _calibrated(plan, options, report)
+    if calibrated is not None:
+        plan = replace(plan, weights=calibrated.weights, extra_notes=calibrated.notes)
     with new_folder(output, overwrite=options.overwrite) as folder:
-        graphs = _write_parts(plan, folder, options, report)
+        tuning = calibrated.tuning if calibrated else NO_TUNING
+        written = _write_parts(plan, folder, options, report, tuning)
+        measured = None
+        if calibrated is not None:
+            measured, notes = _measured(plan, calibrated, folder, report)
+            plan = replace(plan, extra_notes=plan.extra_notes + notes)
+        elif plan.weights.int4_block is not None:
+            plan = replace(plan, extra_notes=(UNMEASURED_NOTE,))
         files = hash_files(folder, lambda done, total: report("hashes", done, total))
-        manifest = _manifest(plan, options, graphs, files)
+        manifest = replace(_manifest(plan, options, written.graphs, files), measured=measured)
         write_synced(folder / MANIFEST_NAME, manifest_to_json(manifest).encode())
     return ExportReport(
         output=output,
@@ -186,6 +207,8 @@ def export_bundle(
         seconds=time.monotonic() - started,
         peak_rss_bytes=_peak_rss_bytes(),
         bytes_by_part=bytes_by_part([plan.embedding, plan.weights]),
+        read_bytes=written.read_bytes,
+        weight_seconds=written.seconds,
     )
 
 
@@ -199,15 +222,32 @@ def check_exporter() -> None:
             )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Written:
+    """Graphs, and what the weights took."""
+
+    graphs: dict[str, GraphSpec]
+    read_bytes: int
+    seconds: float
+
+
 def _write_parts(
-    plan: ExportPlan, folder: Path, options: ExportOptions, report: OnProgress
-) -> dict[str, GraphSpec]:
-    """Write every file but the manifest; returns the graphs."""
+    plan: ExportPlan,
+    folder: Path,
+    options: ExportOptions,
+    report: OnProgress,
+    tuning: Tuning,
+) -> _Written:
+    """Write every file but the manifest."""
+    started = time.monotonic()
     for stage, weights, file in (
         ("embedding", plan.embedding, EMBEDDING_FILE),
         ("weights", plan.weights, WEIGHTS_FILE),
     ):
-        write_weights(plan.checkpoint, weights, folder / file, partial(report, stage))
+        write_weights(
+            plan.checkpoint, weights, folder / file, partial(report, stage), tuning=tuning
+        )
+    seconds = time.monotonic() - started
     for name, content in plan.contents.items():
         write_synced(folder / name, content)
     from selfdraft.export.graph import build_graphs  # torch takes seconds to import
@@ -226,7 +266,36 @@ def _write_parts(
     for graph in graphs.values():
         sync_file(folder / graph.file)
     report("graphs", 1, 1)
-    return graphs
+    return _Written(graphs=graphs, read_bytes=plan.checkpoint.num_bytes, seconds=seconds)
+
+
+def _calibrated(plan: ExportPlan, options: ExportOptions, report: OnProgress) -> Calibrated | None:
+    """What the calibration text decides, or None without one."""
+    if options.calibrate is None:
+        return None
+    from selfdraft.export.calibrate import calibrate
+    from selfdraft.export.text_scores import read_text
+
+    return calibrate(
+        plan.checkpoint,
+        plan.model,
+        plan.weights,
+        read_text(options.calibrate, plan.text.tokenizer),
+        activation_aware=options.activation_aware,
+        on_progress=report,
+    )
+
+
+def _measured(
+    plan: ExportPlan, calibrated: Calibrated, folder: Path, report: OnProgress
+) -> tuple[Measured, tuple[str, ...]]:
+    """What the stored weights give on the text."""
+    from selfdraft.export.calibrate import measure
+
+    report("measurement", 0, 1)
+    found = measure(calibrated, plan.checkpoint, plan.model, folder / WEIGHTS_FILE)
+    report("measurement", 1, 1)
+    return found
 
 
 def _manifest(

@@ -81,6 +81,12 @@ class Checkpoint:
         packing = read_packing(ConfigKeys(part.config))
         return plain if packing is None else plain._with_packed(packing)
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all tensors of the language model."""
+        places = {**self.tensors, **self.parts}.values()
+        return sum(entry.length for _, entry in places)
+
     def names(self) -> tuple[str, ...]:
         """Every tensor name, sorted."""
         return tuple(sorted(self.tensors))

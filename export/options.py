@@ -51,6 +51,10 @@ class ExportOptions:
     where nothing is speculated."""
     attention: AttentionOptions = field(default_factory=AttentionOptions)
     """Dense or sparse attention, and the storage of the KV cache."""
+    calibrate: Path | None = None
+    """Text on which the tap is chosen and the cost of quantising is measured."""
+    activation_aware: bool = False
+    """Scale and search int4 weights by the activations of that text."""
     overwrite: bool = False
     """Replace a bundle that is already there."""
     name: str | None = None
@@ -64,7 +68,7 @@ class ExportOptions:
             if getattr(self, key) is not None:
                 _one_of(key, getattr(self, key), known)
         if self.int4_block is not None:
-            if "int4" not in (self.weights, self.lm_head, self.mtp_weights):
+            if "int4" not in self._all_types:
                 raise ConfigError(
                     f"int4_block {self.int4_block} has no meaning without int4 weights",
                     hint="add --weights int4, or leave the block out",
@@ -77,11 +81,20 @@ class ExportOptions:
         _within("draft_vocab", self.draft_vocab, 1, None)
         _within("candidates", self.candidates, 1, MAX_CANDIDATES)
         _within("prefill_rows", self.prefill_rows, 1, None)
+        if self.activation_aware and (self.calibrate is None or "int4" not in self._all_types):
+            raise ConfigError(
+                "activation_aware needs int4 weights and a calibration text",
+                hint="add --weights int4 --calibrate TEXT",
+            )
         if self.draft_vocab_text is not None and self.draft_vocab is None:
             raise ConfigError(
                 f"draft_vocab_text {self.draft_vocab_text} is given without draft_vocab",
                 hint="say how many tokens to keep: --draft-vocab 8192",
             )
+
+    @property
+    def _all_types(self) -> tuple[MatrixType | None, ...]:
+        return self.weights, self.lm_head, self.mtp_weights
 
     @property
     def types(self) -> WeightTypes:
@@ -105,6 +118,16 @@ class ExportReport:
     """Largest resident size of this process so far."""
     bytes_by_part: dict[str, int]
     """Stored bytes of embedding, backbone, lm_head, mtp, draft_head (those that exist)."""
+
+    read_bytes: int
+    """Tensors of the checkpoint."""
+    weight_seconds: float
+    """Time that reading, converting and writing them took."""
+
+    @property
+    def read_gb_per_s(self) -> float:
+        """10^9 bytes of the checkpoint converted in a second."""
+        return self.read_bytes / 1e9 / self.weight_seconds
 
     @property
     def mtp_bytes(self) -> int:

@@ -123,7 +123,7 @@ def plan_weights(
     """
     rules = [rule for rule in plan.rules if rule.target != EMBEDDING]
     spec, notes = plan.spec, []
-    head = _head_rule(plan)
+    head = head_rule(plan)
     if spec.tied_head and types.of(LM_HEAD) != "fp32":
         rules.append(head)
         spec = dataclasses.replace(spec, tied_head=False)
@@ -239,7 +239,7 @@ def _laid_out(
     )
 
 
-def _head_rule(plan: ModelPlan) -> WeightRule:
+def head_rule(plan: ModelPlan) -> WeightRule:
     """The rule of the LM head; for a tied one, made from the embedding table."""
     for rule in plan.rules:
         if rule.target == LM_HEAD:

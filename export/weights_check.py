@@ -25,6 +25,12 @@ def compare_weights(bundle: Path, checkpoint_path: Path) -> tuple[list[str], int
     Raises ``ConfigError`` when the checkpoint is another model.
     """
     manifest = load_manifest(bundle)
+    if manifest.measured is not None and manifest.measured.activation_aware:
+        raise ConfigError(
+            f"{bundle} has weights scaled by the activations of {manifest.measured.text}, which its "
+            "checkpoint alone does not give",
+            hint="compare a bundle that was exported without --activation-aware",
+        )
     checkpoint = Checkpoint.open(checkpoint_path)
     model = read_model(checkpoint, context=manifest.limits.context_length)
     draft_ids = None

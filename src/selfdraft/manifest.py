@@ -209,6 +209,32 @@ class Precision:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Scores:
+    """A model on a text, teacher-forced."""
+
+    perplexity: float
+    acceptance: float | None
+    """Share of first drafts that are the backbone's greedy choice; null without an MTP head."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What ``export --calibrate`` found on a text."""
+
+    text: str
+    text_sha256: str
+    tokens: int
+    tap_acceptance: dict[str, float]
+    """Acceptance with each tap that was tried; the better one is the manifest's."""
+    before: Scores
+    """With the checkpoint's own weights."""
+    after: Scores | None
+    """With the stored weights; null where nothing is quantised."""
+    activation_aware: bool
+    """Weights were scaled and searched by the text's activations."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TextSpec:
     """Files and ids that turn text into tokens and back."""
 
@@ -275,6 +301,7 @@ class Manifest:
     weights_file: str = "weights.safetensors"
     embedding_file: str = "embedding.safetensors"
     notes: tuple[str, ...] = field(default=())
+    measured: Measured | None = None
 
     def __post_init__(self) -> None:
         planned = len(self.attention.layers) if self.attention else self.model.num_layers

@@ -1,0 +1,127 @@
+"""Weights by their bundle names, one at a time: of a checkpoint, or of a written weights file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from selfdraft.export.checkpoint import Checkpoint
+from selfdraft.export.families.base import ModelPlan
+from selfdraft.export.stored_matrix import stored_values
+from selfdraft.export.weight_plan import EMBEDDING, WeightItem, WeightsPlan, head_rule
+from selfdraft.export.weight_sources import input_major, output_major
+
+HEAD_ROWS = 256
+"""Inputs of a stored head that are unpacked at a time."""
+PARTS = ("int4", "int8", "scale", "zero", "order")
+
+Array = NDArray[np.float32]
+
+
+class WeightReader(Protocol):
+    """Gives weights as float32."""
+
+    def tensor(self, name: str) -> Array:
+        """A vector, or a matrix ``[in, out]``."""
+        ...
+
+    def rows(self, name: str) -> Iterator[tuple[slice, Array]]:
+        """A matrix in chunks of its inputs."""
+        ...
+
+    def draft_ids(self) -> NDArray[np.int64]:
+        """Tokens of a trimmed draft head."""
+        ...
+
+
+class CheckpointReader:
+    """What a checkpoint's tensors become, before anything is quantised."""
+
+    def __init__(self, checkpoint: Checkpoint, model: ModelPlan, weights: WeightsPlan) -> None:
+        self._checkpoint, self._draft_ids = checkpoint, weights.draft_ids
+        self._items = {rule.target: WeightItem(rule=rule) for rule in model.rules}
+        head = head_rule(model)
+        self._items.setdefault(head.target, WeightItem(rule=head))
+        for item in weights.items:
+            own = WeightItem(rule=item.rule, rows=item.rows)
+            self._items.setdefault(item.rule.target, own)
+
+    def tensor(self, name: str) -> Array:
+        item = self._items[name]
+        if item.rule.layout == "matrix":
+            return np.concatenate([piece for _, piece in self.rows(name)])
+        return np.concatenate(list(output_major(self._checkpoint, item)))
+
+    def rows(self, name: str) -> Iterator[tuple[slice, Array]]:
+        first = 0
+        for piece in input_major(self._checkpoint, self._items[name]):
+            yield slice(first, first + len(piece)), piece
+            first += len(piece)
+
+    def draft_ids(self) -> NDArray[np.int64]:
+        assert self._draft_ids is not None
+        return self._draft_ids
+
+    def embedding_rows(self, ids: NDArray[np.int64]) -> Array:
+        """Rows ``ids`` of the embedding ``[len(ids), H]``."""
+        item = WeightItem(rule=self._items[EMBEDDING].rule, rows=ids)
+        return np.concatenate(list(output_major(self._checkpoint, item)))
+
+
+class StoredReader:
+    """What a weights file holds, unpacked; ``model`` heads that are tied come from ``fallback``."""
+
+    def __init__(self, path: Path, fallback: CheckpointReader) -> None:
+        from safetensors import safe_open
+
+        opened: Any = safe_open  # untyped
+        self._file = opened(str(path), "numpy")
+        self._names = set(self._file.keys())
+        self._fallback = fallback
+
+    def tensor(self, name: str) -> Array:
+        if name in self._names:
+            found: Array = self._file.get_tensor(name)
+            return found
+        if f"{name}.scale" not in self._names:
+            return self._fallback.tensor(name)  # a tied head
+        parts = [f"{name}.{part}" for part in PARTS if f"{name}.{part}" in self._names]
+        return stored_values({part: self._file.get_tensor(part) for part in parts}, name)
+
+    def rows(self, name: str) -> Iterator[tuple[slice, Array]]:
+        if name not in self._names and f"{name}.scale" not in self._names:
+            yield from self._fallback.rows(name)
+            return
+        if name in self._names or f"{name}.order" in self._names:
+            whole = self.tensor(name)
+            yield slice(0, len(whole)), whole
+            return
+        yield from self._unpacked(name)
+
+    def draft_ids(self) -> NDArray[np.int64]:
+        return self._fallback.draft_ids()
+
+    def _unpacked(self, name: str) -> Iterator[tuple[slice, Array]]:
+        """Chunks of whole groups, so that a head is never unpacked at once."""
+        scales = self._file.get_tensor(f"{name}.scale")
+        kind = "int8" if f"{name}.int8" in self._names else "int4"
+        codes = self._file.get_tensor(f"{name}.{kind}").reshape(-1)
+        columns = scales.shape[1]
+        width = columns if kind == "int8" else columns // 2
+        block = len(codes) // width // len(scales)
+        zero = f"{name}.zero"
+        zeros = self._file.get_tensor(zero) if zero in self._names else None
+        step = max(1, HEAD_ROWS // block)
+        for first in range(0, len(scales), step):
+            last = min(first + step, len(scales))
+            inputs = slice(first * block, last * block)
+            part: dict[str, NDArray[Any]] = {f"{name}.scale": scales[first:last]}
+            own = codes[inputs.start * width : inputs.stop * width]
+            part[f"{name}.{kind}"] = own.reshape(-1, columns) if kind == "int8" else own
+            if zeros is not None:
+                part[zero] = zeros[first * columns // 2 : last * columns // 2]
+            yield inputs, stored_values(part, name)
