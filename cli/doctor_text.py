@@ -19,6 +19,9 @@ def device_rows(device: Device) -> list[tuple[str, str]]:
         rows.append(("sensors", _sensors(device)))
     if device.plugins is not None:
         rows.append(("plugins", _plugins(device)))
+    if device.kernels:
+        names = sorted({f"sm_{k.compute_capability or '?'}" for k in device.kernels})
+        rows.append(("kernels", f"{len(device.kernels)} files for {', '.join(names)}"))
     return rows
 
 

@@ -40,7 +40,7 @@ CHECK_GROUPS = (
     ("Power, clocks, heat", POWER_CHECKS),
     ("Memory", MEMORY_CHECKS),
     ("CUDA, TensorRT, Python", SOFTWARE_CHECKS),
-    ("Plugin library", PLUGIN_CHECKS),
+    ("GPU code", PLUGIN_CHECKS),
 )
 MESSAGE_GROUPS = (
     ("Memory", MEMORY),

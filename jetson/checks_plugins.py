@@ -1,4 +1,4 @@
-"""Checks of the plugin library."""
+"""Checks of the GPU code: compiled kernels and the plugin library."""
 
 from __future__ import annotations
 
@@ -54,10 +54,33 @@ def _architecture(device: Device) -> Outcome:
     formats = {form for capability, form in plugins.cubins if capability == ORIN}
     if not formats:
         return trouble(f"{plugins.path} has GPU code for sm_{', sm_'.join(map(str, found))} only")
-    is_jetpack_6 = (device.release.jetpack or "").startswith("6")
-    if is_jetpack_6 and min(formats) >= _CUDA_13_FORMAT:
+    if _is_too_new(device, min(formats)):
         return trouble(f"{plugins.path}: its sm_87 code is of CUDA 13, JetPack 6 has CUDA 12")
     return fine(f"{plugins.path} has code for sm_87")
+
+
+def _is_too_new(device: Device, cubin_format: int) -> bool:
+    """CUDA 12's driver does not read what CUDA 13 writes."""
+    is_jetpack_6 = (device.release.jetpack or "").startswith("6")
+    return is_jetpack_6 and cubin_format >= _CUDA_13_FORMAT
+
+
+def _compiled(device: Device) -> Outcome:
+    if device.kernels:
+        return fine(f"{len(device.kernels)} kernel files are compiled")
+    return trouble("no kernel is compiled")
+
+
+def _kernel_code(device: Device) -> Outcome:
+    if not device.kernels:
+        return unknown("no kernel is compiled")
+    for file in device.kernels:
+        if file.compute_capability != ORIN or file.format is None:
+            shown = f"for sm_{file.compute_capability}" if file.compute_capability else "no cubin"
+            return trouble(f"{file.path} is {shown}")
+        if _is_too_new(device, file.format):
+            return trouble(f"{file.path} is of CUDA 13, JetPack 6 has CUDA 12")
+    return fine(f"{len(device.kernels)} kernel files for sm_87")
 
 
 PLUGIN_CHECKS = (
@@ -88,7 +111,7 @@ PLUGIN_CHECKS = (
         kinds=(11,),
         consequence="engines with selfdraft's attention and matmul kernels can be neither built nor "
         "loaded; ONNX Runtime does not need it",
-        mend="jetson/setup.sh    # builds it where this version of selfdraft has the sources",
+        mend="# a library that selfdraft does not build yet; the kernels: jetson/setup.sh",
         detect=_library,
     ),
     Check(
@@ -97,7 +120,26 @@ PLUGIN_CHECKS = (
         severity="failure",
         kinds=(18, 23),
         consequence="loading fails, or kernels end with: no kernel image is available for execution",
-        mend="jetson/setup.sh    # builds it on this board",
+        mend="# build it on this board, with CUDA 12 on JetPack 6 and 13 on JetPack 7",
         detect=_architecture,
+    ),
+    Check(
+        name="kernels",
+        title="The GPU kernels are not compiled",
+        severity="notice",
+        kinds=(18,),
+        consequence="the TensorRT backend has no attention and no int4 kernels; ONNX Runtime does not "
+        "need them",
+        mend="jetson/setup.sh",
+        detect=_compiled,
+    ),
+    Check(
+        name="kernel-code",
+        title="Compiled kernels are for another GPU",
+        severity="failure",
+        kinds=(18, 23),
+        consequence="they end with: no kernel image is available for execution on the device",
+        mend="rm -r ~/.cache/selfdraft/kernels && jetson/setup.sh",
+        detect=_kernel_code,
     ),
 )

@@ -239,6 +239,16 @@ class PluginLibrary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KernelFile:
+    """A compiled kernel file in selfdraft's own folder: the compute capability it is for, and its
+    cubin format; ``None`` where the file is no cubin."""
+
+    path: str
+    compute_capability: int | None
+    format: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Disk:
     """What the root file system lies on: ``sd``, ``emmc``, ``nvme`` or ``other``."""
 
@@ -262,6 +272,7 @@ class Device:
     tensorrt: TensorRt
     python: Interpreter
     plugins: PluginLibrary | None
+    kernels: tuple[KernelFile, ...]
     disk: Disk | None
     graphical: bool | None
     environment: tuple[tuple[str, str], ...]

@@ -41,7 +41,7 @@ def parse_library(data: bytes) -> Library | None:
     cubins: list[Cubin] = []
     at = data.find(MAGIC, 1)
     while at >= 0:
-        cubin = _cubin(data[at : at + _HEADER_BYTES])
+        cubin = parse_cubin(data[at : at + _HEADER_BYTES])
         if cubin is not None and cubin not in cubins:
             cubins.append(cubin)
         at = data.find(MAGIC, at + 1)
@@ -50,8 +50,10 @@ def parse_library(data: bytes) -> Library | None:
     )
 
 
-def _cubin(header: bytes) -> Cubin | None:
-    if len(header) < _HEADER_BYTES or int.from_bytes(header[18:20], "little") != _CUDA_MACHINE:
+def parse_cubin(header: bytes) -> Cubin | None:
+    """The cubin that begins with ``header`` (at least 64 bytes); ``None`` for anything else."""
+    is_elf = header.startswith(MAGIC) and len(header) >= _HEADER_BYTES
+    if not is_elf or int.from_bytes(header[18:20], "little") != _CUDA_MACHINE:
         return None
     flags = int.from_bytes(header[48:52], "little")
     shift = 8 if header[8] >= _FIRST_FORMAT_WITH_SHIFTED_SM else 0

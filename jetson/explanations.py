@@ -190,7 +190,7 @@ ENGINES = (
         example="Error Code 9: Internal Error (PLUGIN_V3: unexpected node type in Myelin)",
         cause="the plugin's attributes, types or shapes are not those the graph was made for: "
         "library and graph come from different versions",
-        mend="jetson/setup.sh && selfdraft doctor    # then export and build again",
+        mend="selfdraft doctor    # then export and build again, with one version for both",
         kinds=(19,),
         checks=("plugins", "plugin-code"),
     ),

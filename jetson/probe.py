@@ -18,6 +18,7 @@ from selfdraft.jetson.software import (
     PLUGIN_VARIABLE,
     read_cuda,
     read_interpreter,
+    read_kernels,
     read_plugins,
     read_tensorrt,
 )
@@ -57,6 +58,7 @@ def probe(system: System | None = None) -> Device:
         tensorrt=read_tensorrt(system, packages),
         python=read_interpreter(system),
         plugins=read_plugins(system),
+        kernels=read_kernels(system),
         disk=_read_disk(system),
         graphical=_is_graphical(system),
         environment=tuple(

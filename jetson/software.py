@@ -6,8 +6,15 @@ import json
 import posixpath
 import re
 
-from selfdraft.jetson.device import Binding, Cuda, Interpreter, PluginLibrary, TensorRt
-from selfdraft.jetson.elf import parse_library
+from selfdraft.jetson.device import (
+    Binding,
+    Cuda,
+    Interpreter,
+    KernelFile,
+    PluginLibrary,
+    TensorRt,
+)
+from selfdraft.jetson.elf import parse_cubin, parse_library
 from selfdraft.jetson.release import parse_library_package, version_tuple
 from selfdraft.jetson.system import System
 
@@ -141,9 +148,7 @@ def read_plugins(system: System) -> PluginLibrary | None:
     """The plugin library that ``SELFDRAFT_PLUGIN_PATH`` names, else the one built into
     selfdraft's own folder; ``None`` where neither is there."""
     named = system.environment.get(PLUGIN_VARIABLE)
-    home = system.environment.get("HOME", "/root")
-    own = system.environment.get(HOME_VARIABLE) or f"{home}/.cache/selfdraft"
-    path = named or f"{own}/plugins/{PLUGIN_NAME}"
+    path = named or f"{_own_folder(system)}/plugins/{PLUGIN_NAME}"
     if not named and not system.exists(path):
         return None
     try:
@@ -157,3 +162,26 @@ def read_plugins(system: System) -> PluginLibrary | None:
         machine=library.machine if library else None,
         cubins=tuple((c.compute_capability, c.format) for c in library.cubins) if library else (),
     )
+
+
+def read_kernels(system: System) -> tuple[KernelFile, ...]:
+    """The kernels that ``jetson/setup.sh`` has compiled into selfdraft's own folder."""
+    paths = system.glob(f"{_own_folder(system)}/kernels/*/*.cubin")
+    return tuple(_kernel_file(system, path) for path in paths)
+
+
+def _kernel_file(system: System, path: str) -> KernelFile:
+    try:
+        cubin = parse_cubin(system.path(path).read_bytes())
+    except OSError:
+        cubin = None
+    return KernelFile(
+        path=path,
+        compute_capability=cubin.compute_capability if cubin else None,
+        format=cubin.format if cubin else None,
+    )
+
+
+def _own_folder(system: System) -> str:
+    home = system.environment.get("HOME", "/root")
+    return system.environment.get(HOME_VARIABLE) or f"{home}/.cache/selfdraft"

@@ -12,7 +12,7 @@ from support.fake_boards import BOARDS
 from support.golden import assert_golden, doctor_text
 
 from selfdraft.jetson.checks import CHECKS, check_named
-from selfdraft.jetson.device import Clock, Device, Disk, PluginLibrary, Swap, Zone
+from selfdraft.jetson.device import Clock, Device, Disk, KernelFile, PluginLibrary, Swap, Zone
 from selfdraft.jetson.doctor import Check, diagnose, fine, run_check, trouble, unknown
 from selfdraft.jetson.probe import probe
 
@@ -52,6 +52,10 @@ def library(**settings: object) -> PluginLibrary:
         "cubins": ((87, 7),),
     }
     return PluginLibrary(**(facts | settings))  # type: ignore[arg-type]
+
+
+def kernel(capability: int | None, form: int | None) -> tuple[KernelFile, ...]:
+    return (KernelFile(path="/k.cubin", compute_capability=capability, format=form),)
 
 
 JETPACK_6: Changes = (("release.l4t", "36.4.3"), ("release.jetpack", "6.2"))
@@ -132,6 +136,10 @@ TROUBLE: list[tuple[str, str, Changes]] = [
     ("plugin-path", "no library there", (*PLUGIN_SET, ("plugins", library(exists=False)))),
     ("edgellm-path", "relative", (("environment", (("EDGELLM_PLUGIN_PATH", "a.so"),)),)),
     ("plugins", "is built", (("plugins", None),)),
+    ("kernels", "no kernel", (("kernels", ()),)),
+    ("kernel-code", "k.cubin is for sm_90", (("kernels", kernel(90, 8)),)),
+    ("kernel-code", "k.cubin is no cubin", (("kernels", kernel(None, None)),)),
+    ("kernel-code", "CUDA 13", (*JETPACK_6, ("kernels", kernel(87, 8)))),
     ("plugin-code", "is for x86_64", (("plugins", library(machine="x86_64")),)),
     ("plugin-code", "sm_80, sm_90 only", (("plugins", library(cubins=((80, 7), (90, 7)))),)),
     ("plugin-code", "CUDA 13", (*JETPACK_6, ("plugins", library(cubins=((87, 8),))))),
@@ -178,6 +186,7 @@ LESS_THAN: list[tuple[str, Changes]] = [
     ("numpy", (("python.packages", (("numpy", "1.26.4"), ("scipy", "1.8.0"))),)),
     ("torch", (("python.packages", (("torch", "2.14.1"),)),)),
     ("plugin-code", (*JETPACK_6, ("plugins", library()))),
+    ("kernel-code", (*JETPACK_6, ("kernels", kernel(87, 7)))),
     ("super-mode", (*NX, ("release.l4t", "36.3.0"))),
     ("mode-15w", (("power.mode", "MODE_15W"), ("release.l4t", "36.5.0"))),
 ]
@@ -202,6 +211,7 @@ UNKNOWN: list[tuple[str, Changes]] = [
     ("fragmentation", (("memory.largest_free", None),)),
     ("desktop", (("graphical", None),)),
     ("plugin-code", (("plugins", library(cubins=())),)),
+    ("kernel-code", (("kernels", ()),)),
     ("tensorrt-versions", (("tensorrt.visible", None),)),
 ]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from support.fake_boards import BOARDS
-from support.fake_tree import plugin_library, write_tree
+from support.fake_tree import cubin, plugin_library, write_tree
 from support.golden import assert_golden
 
 from selfdraft.jetson.device import Device
@@ -102,6 +102,15 @@ def test_gpu_code_of_both_formats_is_found_in_a_plugin_library(tmp_path: Path) -
 def test_file_that_is_no_library_counts_as_missing(tmp_path: Path) -> None:
     plugins = plugins_of(tmp_path, "/opt/p.so", b"text")
     assert not plugins.exists and plugins.machine is None
+
+
+def test_compiled_kernels_are_read_from_the_own_folder(tmp_path: Path) -> None:
+    tree = {"/s/kernels/op/a.sm_87.cubin": cubin(87, 7), "/s/kernels/op/b.cubin": b"text"}
+    kernels = probe(write_tree(tmp_path, tree, environment={"SELFDRAFT_HOME": "/s"})).kernels
+    assert [(k.path[-7:], k.compute_capability, k.format) for k in kernels] == [
+        ("7.cubin", 87, 7),
+        ("b.cubin", None, None),
+    ]
 
 
 def test_system_package_metadata_of_debian_is_read(tmp_path: Path) -> None:

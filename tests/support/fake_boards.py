@@ -9,6 +9,7 @@ from pathlib import Path
 from support.fake_tree import (
     board_files,
     clocks_files,
+    cubin,
     dpkg_files,
     jetpack_6_files,
     link,
@@ -92,6 +93,7 @@ def agx_jetpack_7(root: Path) -> System:
         "/proc/mounts": "/dev/nvme0n1p1 / ext4 rw 0 0",
         "/proc/sys/kernel/osrelease": "6.8.12-tegra",
         "/home/user/.cache/selfdraft/plugins/libselfdraft_plugins.so": plugin_library((87, 8)),
+        "/home/user/.cache/selfdraft/kernels/int4_matmul/int4_matmul.sm_87.cubin": cubin(87, 8),
         "/proc/swaps": "Filename\tType\tSize\tUsed\tPriority",
     }
     show = "Active GPU TPCs: 8\nNV Power Mode: MAXN\n"

@@ -220,9 +220,14 @@ def plugin_library(*cubins: tuple[int, int], machine: int = 0xB7) -> bytes:
     """A shared library's header, with the headers of (compute capability, format) GPU code."""
     parts = [_elf_header(machine, flags=0, abi=0)]
     for capability, form in cubins:
-        flags = capability << 8 if form >= 8 else capability << 16 | capability
-        parts.append(b"padding" + _elf_header(190, flags=flags, abi=form))
+        parts.append(b"padding" + cubin(capability, form))
     return b"".join(parts)
+
+
+def cubin(capability: int, form: int) -> bytes:
+    """The header of GPU code for a compute capability, in a format."""
+    flags = capability << 8 if form >= 8 else capability << 16 | capability
+    return _elf_header(190, flags=flags, abi=form)
 
 
 def _elf_header(machine: int, *, flags: int, abi: int) -> bytes:
