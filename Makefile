@@ -26,7 +26,7 @@ $(VENV)/.demo: $(VENV)/bin/python pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(VENV)/.demo
 	@echo "installing test tools"
-	@$(INSTALL) -e '.[cpu,export,dev,kernels]'
+	@$(INSTALL) -e '.[cpu,export,dev,kernels,grammar]'
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.dev

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from selfdraft.errors import ConfigError
 from selfdraft.runtime.checks import check_number
+from selfdraft.runtime.grammar import StructuredOutput
 from selfdraft.runtime.logit_params import LogitParams
 from selfdraft.runtime.logprobs import MAX_LOGPROBS
 from selfdraft.runtime.processors import Processor
@@ -42,6 +43,8 @@ class Request:
     """Log-probabilities of each token and of so many likeliest ones; None: none at all."""
     resumed_token_ids: tuple[int, ...] = ()
     """Tokens of this reply that an earlier run delivered: it goes on behind them."""
+    structured: StructuredOutput | None = None
+    """What the text must match; None: anything."""
     processors: tuple[Processor, ...] = ()
     """Further changes to the logits, after those of ``logits``; each run works on clones."""
 

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 
 from selfdraft.errors import ConfigError
 from selfdraft.runtime.char_completion import CharCompletion
+from selfdraft.runtime.grammar import grammar_mask
 from selfdraft.runtime.penalties import CountPenalty, LogitBias, RepetitionPenalty
 from selfdraft.runtime.processors import Processor, ProcessorChain
 from selfdraft.runtime.request import Request
+from selfdraft.runtime.subsequences import last_end
 from selfdraft.runtime.thinking import ThinkingBudget
+from selfdraft.runtime.thinking_text import known_tags
 from selfdraft.runtime.token_bans import (
     AllowedTokens,
     BadWords,
@@ -28,17 +31,20 @@ def build_chain(
     *,
     vocab_size: int,
     end_ids: Collection[int],
+    eos_ids: Collection[int] = (),
     tokenizer: Tokenizer | None = None,
 ) -> ProcessorChain:
     """The processors that ``request`` asks for; an empty chain where it asks for none.
 
-    ``end_ids`` end the reply. Raises ``ConfigError`` for bad words without a tokenizer.
+    ``end_ids`` end the reply; of these ``eos_ids`` are the model's own. Raises ``ConfigError`` for
+    bad words or a grammar without a tokenizer.
     """
     return ProcessorChain(
         [
             *_penalties(request, vocab_size),
             *_bans(request, vocab_size, end_ids, tokenizer),
             *_budget(request, vocab_size, tokenizer),
+            *_grammar(request, vocab_size, eos_ids, tokenizer),
             *request.processors,
         ]
     )
@@ -87,9 +93,48 @@ def _budget(request: Request, vocab_size: int, tokenizer: Tokenizer | None) -> l
         return []
     completion = None
     if tokenizer is not None:
-        completion = CharCompletion(tokenizer.token_bytes, vocab_size=vocab_size)
+        bytes_of = tokenizer.token_bytes
+        completion = tokenizer.derived(
+            ("completion", vocab_size), lambda: CharCompletion(bytes_of, vocab_size=vocab_size)
+        )
     opened = thinking.tags.open_in(request.prompt_ids)
     return [ThinkingBudget(thinking, opened=opened, completion=completion)]
+
+
+def _grammar(
+    request: Request, vocab_size: int, eos_ids: Collection[int], tokenizer: Tokenizer | None
+) -> list[Processor]:
+    """The grammar, which waits while thinking is open.
+
+    Thinking that the prompt does not open can come first where a budget allows it.
+    """
+    if request.structured is None:
+        return []
+    if tokenizer is None:
+        raise ConfigError(
+            "structured output is about text, and this loop has no tokenizer",
+            hint="give DecodeLoop the bundle's tokenizer",
+        )
+    budget = request.thinking.budget if request.thinking else 0
+    tags = request.thinking.tags if request.thinking else known_tags(tokenizer)
+    opened = tags is not None and tags.open_in(request.prompt_ids)
+    closed = (
+        tags is not None
+        and not tokenizer.decode(
+            request.prompt_ids[last_end(request.prompt_ids, tags.end_ids) or 0 :],
+            skip_special=False,
+        ).strip()
+    )
+    mask = grammar_mask(
+        request.structured,
+        tokenizer,
+        vocab_size=vocab_size,
+        eos_ids=eos_ids,
+        tags=tags,
+        opened=opened,
+        may_open=bool(budget and tags and len(tags.start_ids) == 1 and not closed),
+    )
+    return [mask]
 
 
 def _spellings(words: Sequence[str], tokenizer: Tokenizer | None) -> list[list[int]]:

@@ -251,7 +251,9 @@ def start_run(
     vocab_size = manifest.model.vocab_size
     resumed = request.resumed_token_ids
     law = resolve_sampling(request.sampling, manifest.sampling)
-    chain = build_chain(request, vocab_size=vocab_size, end_ids=end_ids, tokenizer=tokenizer)
+    chain = build_chain(
+        request, vocab_size=vocab_size, end_ids=end_ids, eos_ids=eos_ids, tokenizer=tokenizer
+    )
     for token in resumed if chain else ():
         chain.advance(token)
     limit = room if request.max_tokens is None else min(request.max_tokens - len(resumed), room)

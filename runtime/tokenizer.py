@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import tokenizers
 
 from selfdraft.errors import BundleError, ConfigError
 
+Made = TypeVar("Made")
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
@@ -32,6 +33,7 @@ class Tokenizer:
         """Control tokens, which are not part of the text."""
         self._byte_level, self.strips_first_space = _decoder_rules(inner)
         self._bytes: dict[int, bytes] = {}
+        self._derived: dict[Hashable, Any] = {}
 
     @classmethod
     def from_file(cls, path: Path) -> Tokenizer:
@@ -89,6 +91,17 @@ class Tokenizer:
     def token_of(self, token_id: int) -> str | None:
         """Spelling of a token as in the file, or ``None`` for an id without one."""
         return None if token_id < 0 else self._inner.id_to_token(token_id)
+
+    def to_json(self) -> str:
+        """The tokenizer as ``tokenizer.json`` holds it."""
+        return str(self._inner.to_str())
+
+    def derived(self, key: Hashable, make: Callable[[], Made]) -> Made:
+        """What ``make`` gives, made once for each ``key`` and kept as long as the tokenizer."""
+        if key not in self._derived:
+            self._derived[key] = make()
+        made: Made = self._derived[key]
+        return made
 
     def _piece_bytes(self, token_id: int) -> bytes:
         if token_id in self._added:
