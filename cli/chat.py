@@ -29,6 +29,16 @@ from selfdraft.cli.options import (
     TopKOption,
     TopPOption,
 )
+from selfdraft.cli.shape_options import (
+    BudgetPromptOption,
+    GrammarOption,
+    JsonSchemaOption,
+    RegexOption,
+    ThinkEndOption,
+    ThinkingBudgetOption,
+    ThinkStartOption,
+    WrapUpOption,
+)
 
 
 def command(
@@ -44,6 +54,14 @@ def command(
     min_p: MinPOption = None,
     seed: SeedOption = None,
     stop_token: StopOption = None,
+    thinking_budget: ThinkingBudgetOption = None,
+    wrap_up: WrapUpOption = None,
+    budget_prompt: BudgetPromptOption = None,
+    think_start: ThinkStartOption = None,
+    think_end: ThinkEndOption = None,
+    json_schema: JsonSchemaOption = None,
+    regex: RegexOption = None,
+    grammar: GrammarOption = None,
     chunk: ChunkOption = None,
     prefill: PrefillOption = "dense",
     bit_exact: BitExactOption = False,
@@ -71,6 +89,7 @@ def command(
     from selfdraft.cli.cache_files import CacheFiles
     from selfdraft.cli.chat_loop import Chat, ChatView
     from selfdraft.cli.prompts import ReplyOptions, SamplingOptions
+    from selfdraft.cli.reply_shape import StructureOptions, ThinkingOptions
     from selfdraft.cli.session import EngineOptions, open_session
 
     sampling = SamplingOptions(
@@ -82,6 +101,14 @@ def command(
         stop_tokens=tuple(stop_token or ()),
         system=system,
         template_args=tuple(template_arg or ()),
+        thinking=ThinkingOptions(
+            budget=thinking_budget,
+            wrap_up=wrap_up,
+            prompt=budget_prompt,
+            start=think_start,
+            end=think_end,
+        ),
+        structure=StructureOptions(json_schema=json_schema, regex=regex, grammar=grammar),
     )
     engine = EngineOptions(
         backend=backend,

@@ -15,9 +15,10 @@ from selfdraft.cli.cache_files import CacheFiles
 from selfdraft.cli.console import TextWriter, note, print_json_line, prompt_progress
 from selfdraft.cli.conversation import Conversation
 from selfdraft.cli.interrupts import stop_on_interrupt
-from selfdraft.cli.prompts import ReplyOptions, reply_request, template_args
+from selfdraft.cli.prompts import ReplyOptions, prompt_args, reply_request
 from selfdraft.cli.reply import (
     Reply,
+    rate_text,
     reply_record,
     stream_reply,
     summary_line,
@@ -25,6 +26,7 @@ from selfdraft.cli.reply import (
 from selfdraft.cli.session import Session
 from selfdraft.errors import ConfigError, ResourceError, ToolkitError
 from selfdraft.runtime.result import GenerationResult
+from selfdraft.runtime.thinking_record import thinking_rates
 from selfdraft.strict import closest_hint
 
 CONVERSATION = "conversation"
@@ -57,11 +59,12 @@ class Chat:
         self._view = view
         self._interactive = sys.stdin.isatty()
         self._loop = session.loop()
+        template = session.chat_template()
         self._conversation = Conversation(
-            session.chat_template(),
+            template,
             session.tokenizer,
-            system=options.system,
-            args=template_args(options.template_args),
+            system=options.thinking.system(options.system),
+            args=prompt_args(template, options),
         )
         self._files = files
         saved = files.restore(self._loop, session).get(CONVERSATION)
@@ -226,6 +229,8 @@ class Chat:
             )
         if read := attention_text(results):
             note(f"attention: {read}")
+        for rate in thinking_rates(r.thinking for r in results if r.thinking):
+            note(f"thinking: {rate_text(rate)}")
         used, capacity = len(self._loop.tokens(0)), self._loop.context_length
         note(f"context: {used} of {capacity} tokens")
 

@@ -31,12 +31,27 @@ from selfdraft.cli.options import (
     TopKOption,
     TopPOption,
 )
+from selfdraft.cli.shape_options import (
+    BudgetPromptOption,
+    EarlyStoppingOption,
+    GrammarOption,
+    JsonSchemaOption,
+    LengthPenaltyOption,
+    NumBeamsOption,
+    RegexOption,
+    ThinkEndOption,
+    ThinkingBudgetOption,
+    ThinkStartOption,
+    WrapUpOption,
+)
 from selfdraft.errors import ConfigError
 
 if TYPE_CHECKING:
     from selfdraft.cli.cache_files import CacheFiles
     from selfdraft.cli.prompts import ReplyOptions
     from selfdraft.cli.session import Session
+    from selfdraft.runtime.beam_search import BeamOptions
+    from selfdraft.runtime.request import Request
 
 
 def command(
@@ -59,6 +74,17 @@ def command(
     min_p: MinPOption = None,
     seed: SeedOption = None,
     stop_token: StopOption = None,
+    thinking_budget: ThinkingBudgetOption = None,
+    wrap_up: WrapUpOption = None,
+    budget_prompt: BudgetPromptOption = None,
+    think_start: ThinkStartOption = None,
+    think_end: ThinkEndOption = None,
+    json_schema: JsonSchemaOption = None,
+    regex: RegexOption = None,
+    grammar: GrammarOption = None,
+    num_beams: NumBeamsOption = None,
+    length_penalty: LengthPenaltyOption = None,
+    early_stopping: EarlyStoppingOption = None,
     chunk: ChunkOption = None,
     prefill: PrefillOption = "dense",
     bit_exact: BitExactOption = False,
@@ -83,10 +109,13 @@ def command(
     Examples:
       selfdraft generate BUNDLE "Why is the sky blue?" --max-tokens 200
       cat notes.txt | selfdraft generate BUNDLE - --drafts 2 --json
+      selfdraft generate BUNDLE "Plan a walk." --thinking-budget 64
       cat book.txt | selfdraft generate BUNDLE - --max-tokens 1 --save-cache book.cache
     """
+    from selfdraft.cli.beams import BeamChoice, refuse_with_beams
     from selfdraft.cli.cache_files import CacheFiles
     from selfdraft.cli.prompts import ReplyOptions, SamplingOptions, read_prompt
+    from selfdraft.cli.reply_shape import StructureOptions, ThinkingOptions
     from selfdraft.cli.session import EngineOptions, open_session
 
     sampling = SamplingOptions(
@@ -98,9 +127,44 @@ def command(
         stop_tokens=tuple(stop_token or ()),
         system=system,
         template_args=tuple(template_arg or ()),
+        thinking=ThinkingOptions(
+            budget=thinking_budget,
+            wrap_up=wrap_up,
+            prompt=budget_prompt,
+            start=think_start,
+            end=think_end,
+        ),
+        structure=StructureOptions(json_schema=json_schema, regex=regex, grammar=grammar),
     )
     text = read_prompt(prompt)
     files = CacheFiles(load=load_cache, save=save_cache)
+    beams = BeamChoice(
+        num_beams=num_beams, length_penalty=length_penalty, early_stopping=early_stopping
+    ).options()
+    if beams is not None:
+        refuse_with_beams(
+            {
+                "--temperature": temperature,
+                "--mode match": mode == "match",
+                "--top-k": top_k,
+                "--top-p": top_p,
+                "--min-p": min_p,
+                "--seed": seed is not None,
+                "--drafts": drafts,
+                "--thinking-budget": thinking_budget is not None,
+                "--json-schema": json_schema,
+                "--regex": regex,
+                "--grammar": grammar,
+                "--chunk": chunk,
+                "--prefill sparse": prefill == "sparse",
+                "--bit-exact": bit_exact,
+                "--save-cache": save_cache,
+                "--load-cache": load_cache,
+                "--audit-every": audit_every,
+                "--show-provenance": show_provenance,
+            },
+            streaming=not (no_stream or json_output),
+        )
     session = open_session(
         bundle,
         EngineOptions(
@@ -115,7 +179,7 @@ def command(
         ),
     )
     shown = Shown(stream=not no_stream, provenance=show_provenance, as_json=json_output)
-    _generate(session, text, reply, raw=raw, shown=shown, files=files)
+    _generate(session, text, reply, raw=raw, shown=shown, files=files, beams=beams)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,18 +199,23 @@ def _generate(
     raw: bool,
     shown: Shown,
     files: CacheFiles,
+    beams: BeamOptions | None,
 ) -> None:
     from selfdraft.cli.console import TextWriter, note, print_json, prompt_progress
     from selfdraft.cli.prompts import prompt_ids, reply_request
     from selfdraft.cli.reply import reply_record, stream_reply, summary_line
 
-    if raw and (options.system or options.template_args):
+    if raw and (options.system or options.template_args or options.thinking.prompt):
         raise ConfigError(
-            "--raw applies no chat template, so --system and --template-arg mean nothing",
-            hint="leave out --raw or the other two",
+            "--raw applies no chat template, so --system, --template-arg and --budget-prompt "
+            "mean nothing",
+            hint="leave out --raw or the others",
         )
     ids = prompt_ids(session, prompt, options, raw=raw)
     request = reply_request(session, ids, options)
+    if beams is not None:
+        _search(session, request, beams, shown=shown)
+        return
     loop = session.loop()
     files.restore(loop, session)
     writer = TextWriter(provenance=shown.provenance)
@@ -167,3 +236,17 @@ def _generate(
             writer.finish()
         note(summary_line(reply.result))
     files.keep(loop, session)
+
+
+def _search(session: Session, request: Request, beams: BeamOptions, *, shown: Shown) -> None:
+    from selfdraft.cli.beams import beam_record, beam_summary, beam_text, search
+    from selfdraft.cli.console import TextWriter, note, print_json
+
+    result = search(session, request, beams)
+    if shown.as_json:
+        print_json(beam_record(session, result, request))
+        return
+    writer = TextWriter()
+    writer.write(beam_text(session, result.beams[0].tokens, request), False)
+    writer.finish()
+    note(beam_summary(result))

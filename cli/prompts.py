@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from selfdraft.cli.reply_shape import StructureOptions, ThinkingOptions
 from selfdraft.errors import ConfigError
-from selfdraft.runtime.chat_template import Message
+from selfdraft.runtime.chat_template import ChatTemplate, Message
 from selfdraft.runtime.request import Request
 from selfdraft.runtime.sampling import SamplingParams
 from selfdraft.runtime.tokenizer import Tokenizer
@@ -41,14 +42,18 @@ class ReplyOptions:
     stop_tokens: tuple[str, ...] = ()
     system: str | None = None
     template_args: tuple[str, ...] = ()
+    thinking: ThinkingOptions = field(default_factory=ThinkingOptions)
+    structure: StructureOptions = field(default_factory=StructureOptions)
 
 
 def prompt_ids(session: Session, prompt: str, options: ReplyOptions, *, raw: bool) -> list[int]:
     """Tokens of one prompt, through the chat template unless ``raw``."""
     if raw:
         return session.tokenizer.encode(prompt, add_special_tokens=True)
-    text = session.chat_template().render(
-        messages_of(prompt, system=options.system), args=template_args(options.template_args)
+    template = session.chat_template()
+    text = template.render(
+        messages_of(prompt, system=options.thinking.system(options.system)),
+        args=prompt_args(template, options),
     )
     return session.tokenizer.encode(text, add_special_tokens=False)
 
@@ -60,6 +65,8 @@ def reply_request(session: Session, ids: Sequence[int], options: ReplyOptions) -
         sampling=sampling_params(options.sampling),
         max_tokens=options.max_tokens,
         stop_token_ids=stop_ids(options.stop_tokens, session.tokenizer),
+        thinking=options.thinking.thinking(session.tokenizer),
+        structured=options.structure.output(),
     )
 
 
@@ -103,6 +110,11 @@ def messages_of(prompt: str, *, system: str | None) -> list[Message]:
     """A conversation that asks ``prompt``."""
     head: list[Message] = [{"role": "system", "content": system}] if system else []
     return [*head, {"role": "user", "content": prompt}]
+
+
+def prompt_args(template: ChatTemplate, options: ReplyOptions) -> dict[str, Any]:
+    """Variables of the template: the thinking budget, and what the user says, which wins."""
+    return options.thinking.template_args(template) | template_args(options.template_args)
 
 
 def template_args(pairs: Sequence[str]) -> dict[str, Any]:

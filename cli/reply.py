@@ -11,6 +11,7 @@ from selfdraft.cli.interrupts import StopFlag
 from selfdraft.runtime.loop import DecodeLoop
 from selfdraft.runtime.request import Request
 from selfdraft.runtime.result import GenerationResult, TokenEvent
+from selfdraft.runtime.thinking_record import ThinkingRate, ThinkingRecord
 
 SLOT = 0
 SCHEMA = "selfdraft.generation/1"
@@ -115,10 +116,27 @@ def summary_line(result: GenerationResult) -> str:
     if result.drafted and result.tokens_per_step is not None:
         parts.append(f"{result.tokens_per_step:.2f} tokens a step")
         parts.append(f"accepted {acceptance_text(result)}")
+    if result.thinking is not None:
+        parts.append(thinking_text(result.thinking))
     if result.reused_tokens:
         parts.append(f"{result.reused_tokens} of {result.prompt_tokens} prompt tokens reused")
     parts += [text for text in (attention_text([result]), audit_text(result)) if text]
     return " · ".join(parts)
+
+
+def thinking_text(record: ThinkingRecord) -> str:
+    """How a reply kept to its budget, e.g. ``thought 64 of 64 tokens, cut``."""
+    cut = ", cut" if record.triggered else ""
+    over = ", over its budget" if record.violated else ""
+    return f"thought {record.thinking_tokens} of {record.budget} tokens{cut}{over}"
+
+
+def rate_text(rate: ThinkingRate) -> str:
+    """Replies of one level, e.g. ``budget 64, temperature 0: 5 replies, 2 cut, 0 over budget``."""
+    return (
+        f"budget {rate.budget}, temperature {rate.temperature:g}: {rate.replies} replies, "
+        f"{rate.triggered} cut, {rate.violated} over budget"
+    )
 
 
 def acceptance_text(result: GenerationResult) -> str:

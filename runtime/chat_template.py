@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
 from jinja2.exceptions import SecurityError, TemplateError, TemplateSyntaxError
+from jinja2.meta import find_undeclared_variables
 
 from selfdraft.errors import ConfigError
 from selfdraft.runtime.template_fuel import Fuel, TemplateLimitError, metered
@@ -84,6 +85,10 @@ class ChatTemplate:
             raise _broken(f"it has {len(source)} characters, {self._limits.source_chars} allowed")
         self._now = now
         self._template = self._guarded(lambda: TemplateSandbox().from_string(source), text=0)
+        self.variables: frozenset[str] = self._guarded(
+            lambda: frozenset(find_undeclared_variables(TemplateSandbox().parse(source))), text=0
+        )
+        """Names that the template reads and does not set itself."""
 
     def render(
         self,

@@ -1,0 +1,108 @@
+"""``selfdraft generate --num-beams``: search for the likeliest replies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from selfdraft.errors import ConfigError
+from selfdraft.runtime.beam_search import BeamOptions, BeamResult, EarlyStopping, beam_search
+
+if TYPE_CHECKING:
+    from selfdraft.cli.session import Session
+    from selfdraft.runtime.request import Request
+
+SCHEMA = "selfdraft.beams/1"
+_EARLY: dict[str, EarlyStopping] = {"true": True, "false": False, "never": "never"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeamChoice:
+    """Beam search as the command line gives it."""
+
+    num_beams: int | None
+    length_penalty: float | None
+    early_stopping: str | None
+
+    def options(self) -> BeamOptions | None:
+        """Settings of the search; None where none is asked for. Raises ``ConfigError``."""
+        if self.num_beams is None:
+            for name in ("length_penalty", "early_stopping"):
+                if getattr(self, name) is not None:
+                    option = "--" + name.replace("_", "-")
+                    raise ConfigError(
+                        f"{option} means nothing without beams", hint="give --num-beams N"
+                    )
+            return None
+        early = self.early_stopping or "false"
+        if early not in _EARLY:
+            raise ConfigError(
+                f"--early-stopping is {early!r}", hint=f"choose one of: {', '.join(_EARLY)}"
+            )
+        return BeamOptions(
+            num_beams=self.num_beams,
+            length_penalty=1.0 if self.length_penalty is None else self.length_penalty,
+            early_stopping=_EARLY[early],
+        )
+
+
+def refuse_with_beams(given: Mapping[str, object], *, streaming: bool) -> None:
+    """Refuse what a search cannot honour: ``given`` options by name, those left out are falsy."""
+    if streaming:
+        raise ConfigError(
+            "beam search cannot stream: until its end another beam may still become the best",
+            hint="add --no-stream or --json, or leave --num-beams out",
+        )
+    for name, value in given.items():
+        if value:
+            raise ConfigError(
+                f"beam search takes no {name}: it follows log-probabilities, one row at a time",
+                hint=f"leave out {name} or --num-beams",
+            )
+
+
+def search(session: Session, request: Request, options: BeamOptions) -> BeamResult:
+    """The beams for ``request``, of which prompt, length and stop tokens count."""
+    from selfdraft.cli.console import prompt_progress
+
+    return beam_search(
+        session.backend,
+        request.prompt_ids,
+        options,
+        max_tokens=request.max_tokens,
+        stop_ids=request.stop_token_ids,
+        context_length=session.options.context,
+        on_progress=prompt_progress,
+    )
+
+
+def beam_text(session: Session, tokens: Sequence[int], request: Request) -> str:
+    """Text of a beam; an end or stop token is no part of it."""
+    ends = {*session.bundle.manifest.text.eos_ids, *request.stop_token_ids}
+    kept = tokens[:-1] if tokens and tokens[-1] in ends else tokens
+    return session.tokenizer.decode(kept)
+
+
+def beam_record(session: Session, result: BeamResult, request: Request) -> dict[str, Any]:
+    """The search as plain values, for ``--json``."""
+    beams = [
+        {"text": beam_text(session, beam.tokens, request), **asdict(beam)} for beam in result.beams
+    ]
+    return {
+        "schema": SCHEMA,
+        "bundle": str(session.bundle.path),
+        "prompt_ids": list(request.prompt_ids),
+        **beams[0],
+        **asdict(result),
+        "beams": beams,
+    }
+
+
+def beam_summary(result: BeamResult) -> str:
+    """The best beam and the search on one line."""
+    best = result.beams[0]
+    return (
+        f"{len(best.tokens)} tokens ({best.finish_reason}) · score {best.score:.4f} · "
+        f"{len(result.beams)} beams in {result.steps} steps"
+    )
