@@ -76,7 +76,6 @@ class Session:
         """A loop of one slot; what is ``None`` comes from the options, then from the bundle."""
         return DecodeLoop(
             backend or self.backend,
-            tokenizer=self.tokenizer,
             drafts=self.options.drafts if drafts is None else drafts,
             context_length=self.options.context if context is None else context,
             prefill_rows=self.options.chunk,

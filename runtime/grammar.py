@@ -28,6 +28,9 @@ Kind = Literal["json_schema", "regex", "lark"]
 _SMALL_LIST = 1024
 """Up to this number all allowed tokens are looked up, so that no row must be fetched."""
 
+_WHITESPACE = r"[ \n\t]{0,16}"
+"""Between the parts of JSON: without an end to it a model can go on with spaces for ever."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StructuredOutput:
@@ -151,7 +154,9 @@ def _grammar(llguidance: Any, output: StructuredOutput) -> Any:
         return llguidance.LLMatcher.grammar_from_lark(output.source)
     try:
         json.loads(output.source)
-        return llguidance.LLMatcher.grammar_from_json_schema(output.source)
+        return llguidance.LLMatcher.grammar_from_json_schema(
+            output.source, defaults={"whitespace_pattern": _WHITESPACE}
+        )
     except (ValueError, RecursionError) as error:
         raise _unreadable(output, str(error)) from None
 

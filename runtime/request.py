@@ -46,7 +46,8 @@ class Request:
     structured: StructuredOutput | None = None
     """What the text must match; None: anything."""
     processors: tuple[Processor, ...] = ()
-    """Further changes to the logits, after those of ``logits``; each run works on clones."""
+    """Further changes to the logits, after those of ``logits`` and before thinking budget and
+    structured output; each run works on clones."""
 
     def __post_init__(self) -> None:
         if not self.prompt_ids:

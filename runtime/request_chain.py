@@ -43,9 +43,9 @@ def build_chain(
         [
             *_penalties(request, vocab_size),
             *_bans(request, vocab_size, end_ids, tokenizer),
+            *request.processors,
             *_budget(request, vocab_size, tokenizer),
             *_grammar(request, vocab_size, eos_ids, tokenizer),
-            *request.processors,
         ]
     )
 

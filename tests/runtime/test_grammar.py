@@ -132,6 +132,17 @@ def test_output_parses_and_drafts_change_nothing(
         assert {result.finish_reason for result in results} == {"eos"}
 
 
+def test_whitespace_of_json_has_an_end(tiny: ModuleType, tokenizer: Tokenizer) -> None:
+    backend = ScriptedBackend(
+        tiny, writes(tokenizer, (65,), "\n"), vocab_size=VOCAB, eos_ids=(EOS,)
+    )
+    output = StructuredOutput(kind="json_schema", source='{"const": {"a": 1}}')
+    request = Request(prompt_ids=(65,), structured=output, max_tokens=100)
+    (result,) = reply(backend, request, tokenizer, drafts=0)
+    assert json.loads(tokenizer.decode(result.tokens)) == {"a": 1}
+    assert result.finish_reason == "eos"
+
+
 def test_grammar_ends_at_every_index_of_a_draft_chain(
     tiny: ModuleType, tokenizer: Tokenizer
 ) -> None:

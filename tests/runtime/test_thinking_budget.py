@@ -282,6 +282,9 @@ class Pieces:
     def token_bytes(self, token_id: int) -> bytes:
         return PIECES.get(token_id, b"")
 
+    def derived(self, key: object, make: Any) -> Any:
+        return make()
+
 
 def reciter(history: tuple[int, ...]) -> int:
     said = history[len(OPENED) :]
