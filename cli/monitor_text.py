@@ -15,7 +15,7 @@ MIB = 1 << 20
 
 def sample_line(sample: BoardSample) -> str:
     """The sample in one line; what is unknown is left out."""
-    return "  ".join(f"{name} {text}" for name, text in _parts(sample))
+    return "  ".join(f"{name} {text}".strip() for name, text in _parts(sample))
 
 
 def sample_rows(sample: BoardSample) -> list[tuple[str, str]]:

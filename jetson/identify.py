@@ -62,8 +62,8 @@ def _is_super(specs: dict[str, str], compatible: str, power: PowerState) -> bool
 def _module(
     system: System, part: str | None, *, memory: Memory, clocks: Clocks, power: PowerState
 ) -> tuple[Module | None, list[str]]:
-    """The module and the reasons: the part number where the hardware agrees with it, else the
-    hardware where only one module has it."""
+    """The module and the reasons: the part number where memory agrees with it, else the hardware
+    where only one module has it."""
     num_cpus = _count_of_range(system.text(CPUS_PATH) or "")
     fitting = [
         module
@@ -74,7 +74,7 @@ def _module(
     size = f"memory {memory.total_bytes / 2**30:.1f} GiB"
     hardware = [size] + ([f"{num_cpus} CPUs"] if num_cpus else [])
     hardware += [f"{clocks.num_tpcs} TPCs on"] if clocks.num_tpcs else []
-    if named is not None and named in fitting:
+    if named is not None and _memory_fits(named, memory):
         return named, [f"part {part}", *hardware]
     if named is not None:
         hardware.insert(0, f"part {part} does not fit")
@@ -85,12 +85,15 @@ def _module(
 
 
 def _fits(module: Module, *, memory: Memory, num_cpus: int | None, clocks: Clocks) -> bool:
-    mib = memory.total_bytes >> 20
     return (
-        module.min_mem_total_mib <= mib <= module.max_mem_total_mib
+        _memory_fits(module, memory)
         and num_cpus in (None, module.num_cpus)
         and (clocks.num_tpcs or 0) <= module.num_tpcs
     )
+
+
+def _memory_fits(module: Module, memory: Memory) -> bool:
+    return module.min_mem_total_mib <= memory.total_bytes >> 20 <= module.max_mem_total_mib
 
 
 def _has_modes(module: Module, power: PowerState) -> bool:

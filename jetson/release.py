@@ -35,7 +35,7 @@ JETPACK_OF_L4T = {
 }
 _JETPACK_MAJOR = {"35": "5", "36": "6", "38": "7", "39": "7"}
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-_RELEASE = re.compile(r"# R(\d{1,4}) \(release\), REVISION: ([\d.]{1,20})", re.ASCII)
+_RELEASE = re.compile(r"# R(\d{1,4}) \(release\), REVISION: (\d{1,4}(?:\.\d{1,4}){0,2})", re.ASCII)
 _FIELD = re.compile(r"\b(GCID|BOARD|EABI): ([^,\s]+)")
 _DATE = re.compile(
     r"DATE: \w{3} (?P<month>\w{3}) +(?P<day>\d{1,2}) "
@@ -63,11 +63,11 @@ def parse_tegra_release(text: str) -> TegraRelease | None:
     found = _RELEASE.search(text)
     if found is None:
         return None
-    parts = [found.group(1), *found.group(2).strip(".").split(".")]
+    parts = [found.group(1), *found.group(2).split(".")]
     fields = dict(_FIELD.findall(text))
     rest = text[found.end() :].partition("\n")[2]
     return TegraRelease(
-        l4t=".".join([*parts, "0", "0"][:3]),
+        l4t=".".join([*parts, "0"][:3]),
         gcid=fields.get("GCID"),
         board=fields.get("BOARD"),
         eabi=fields.get("EABI"),

@@ -17,6 +17,7 @@ def test_samples_of_this_machine_end_with_a_summary(run: Any) -> None:
     lines = run("monitor", "--count", 2, "--interval", 0.1).stdout.splitlines()
     assert sum("RAM" in line and "CPU" in line for line in lines) == 2
     assert lines[2].split() == ["samples", "2"]
+    assert not lines[0].startswith(" ")
 
 
 def test_json_is_a_line_for_each_sample_and_one_for_the_summary(run: Any) -> None:

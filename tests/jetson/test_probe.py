@@ -64,6 +64,11 @@ def test_specification_that_the_hardware_contradicts_loses(tmp_path: Path) -> No
     assert "part p3701-0005 does not fit" in device.identity.evidence
 
 
+def test_part_number_holds_against_the_number_of_cpus(tmp_path: Path) -> None:
+    spec = "TNSPEC 3767-300-0000-H.2-1-0-recomputer-orin-j401-"
+    assert board(tmp_path, 15_656, spec=spec, cpus="0-11").identity.module_name == "orin-nx-16"
+
+
 def test_part_number_in_the_device_tree_serves_without_a_specification(tmp_path: Path) -> None:
     device = board(
         tmp_path, 7_620, compatible="nvidia,p3768-0000+p3767-0005-super\0nvidia,tegra234"

@@ -188,6 +188,16 @@ Version: 1:1.2.11
 """
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.text(max_size=40), st.integers(0, 300))
+def test_damaged_dpkg_status_never_raises(text: str, place: int) -> None:
+    damaged = STATUS[:place] + text + STATUS[place + len(text) :]
+    installed_packages(damaged.splitlines(), wanted=("libnvinfer*",))
+    parse_library_package(text)
+    jetpack_of_package(text)
+    version_tuple(text)
+
+
 def test_installed_packages_by_name_and_by_start() -> None:
     found = installed_packages(STATUS.splitlines(), wanted=("libnvinfer*", "nvidia-tensorrt"))
     assert found == {"libnvinfer10": "10.3.0.30-1+cuda12.5", "nvidia-tensorrt": "6.2+b77"}
