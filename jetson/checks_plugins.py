@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from selfdraft.jetson.device import Device
 from selfdraft.jetson.doctor import Check, Outcome, fine, trouble, unknown
+from selfdraft.jetson.modules import COMPUTE_CAPABILITY
 from selfdraft.jetson.software import PLUGIN_VARIABLE
 
-ORIN = 87
 _CUDA_13_FORMAT = 8
 _OTHERS = "EDGELLM_PLUGIN_PATH"
 
@@ -51,7 +51,7 @@ def _architecture(device: Device) -> Outcome:
     found = sorted({capability for capability, _ in plugins.cubins})
     if not found:
         return unknown(f"{plugins.path} shows no GPU code (it may be compressed)")
-    formats = {form for capability, form in plugins.cubins if capability == ORIN}
+    formats = {form for capability, form in plugins.cubins if capability == COMPUTE_CAPABILITY}
     if not formats:
         return trouble(f"{plugins.path} has GPU code for sm_{', sm_'.join(map(str, found))} only")
     if _is_too_new(device, min(formats)):
@@ -75,7 +75,7 @@ def _kernel_code(device: Device) -> Outcome:
     if not device.kernels:
         return unknown("no kernel is compiled")
     for file in device.kernels:
-        if file.compute_capability != ORIN or file.format is None:
+        if file.compute_capability != COMPUTE_CAPABILITY or file.format is None:
             shown = f"for sm_{file.compute_capability}" if file.compute_capability else "no cubin"
             return trouble(f"{file.path} is {shown}")
         if _is_too_new(device, file.format):

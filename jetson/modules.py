@@ -15,11 +15,11 @@ from selfdraft.errors import ConfigError
 from selfdraft.strict import closest_hint, record_from_json
 
 SMS_PER_TPC = 2
-CORES_PER_SM = 128
 TENSOR_CORES_PER_SM = 4
 FP16_FLOPS_PER_TENSOR_CORE = 512
 """Dense, a multiply and an add counted apart, per clock: 64 cores at 1300.5 MHz give 43 TFLOPS."""
-COMPUTE_CAPABILITY = "8.7"
+COMPUTE_CAPABILITY = 87
+"""8.7, as in sm_87."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,6 @@ class Module:
     max_mem_total_mib: int
     bus_bits: int
     num_cpus: int
-    max_cpu_mhz: float
     num_tpcs: int
     max_gpu_mhz: float
     super_gpu_mhz: float | None

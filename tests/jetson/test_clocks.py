@@ -69,6 +69,7 @@ def test_clocks_from_sysfs(tmp_path: Path) -> None:
             "/sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq": "729600",
             "/sys/devices/system/cpu/cpu10/online": "0",
             "/sys/devices/system/cpu/cpu2/online": "0",
+            "/sys/devices/system/cpu/cpu2/cpufreq/scaling_max_freq": "1728000",
         },
     )
     found = read_clocks(system, NOBODY)
