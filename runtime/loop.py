@@ -123,6 +123,11 @@ class DecodeLoop:
         """Slots with an unfinished request."""
         return tuple(slot for slot, live in enumerate(self._slots.live) if live)
 
+    @property
+    def has_text(self) -> bool:
+        """Whether it has a tokenizer, so that replies have a text."""
+        return self._tokenizer is not None
+
     def tokens(self, slot: int) -> tuple[int, ...]:
         """Every token of a slot, prompt and reply; all but the last are in the cache."""
         return tuple(self._slots.tokens[slot])

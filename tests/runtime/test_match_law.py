@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.exact_law import chi_square_excess
 
 from selfdraft.manifest import RopeSpec
 from selfdraft.runtime.backend import Step
@@ -93,32 +94,12 @@ def _sampled(
     return seen
 
 
-def _chi_square_excess(
-    seen: Counter[tuple[int, ...]], exact: dict[tuple[int, ...], float]
-) -> float:
-    """Chi-square statistic by its critical value at p = 0.001 (Wilson-Hilferty).
-
-    Cells expected fewer than five times count as one cell.
-    """
-    if set(seen) - set(exact):
-        return math.inf
-    large = {tokens for tokens, share in exact.items() if share * RUNS >= 5}
-    cells = [(seen[tokens], exact[tokens] * RUNS) for tokens in large]
-    rest = [tokens for tokens in exact if tokens not in large]
-    if rest:
-        cells.append((sum(seen[t] for t in rest), sum(exact[t] for t in rest) * RUNS))
-    statistic = sum((found - expected) ** 2 / expected for found, expected in cells)
-    freedom = len(cells) - 1
-    spread = 2 / (9 * freedom)
-    return statistic / (freedom * (1 - spread + 3.09 * math.sqrt(spread)) ** 3)
-
-
 @pytest.mark.parametrize("name", PARAMS)
 def test_match_samples_follow_the_exact_law(toy: Any, name: str) -> None:
     params = PARAMS[name]
     exact = _exact(toy, params)
     assert math.isclose(sum(exact.values()), 1.0)
-    assert _chi_square_excess(_sampled(toy, params, accept_while_equal), exact) < 1
+    assert chi_square_excess(_sampled(toy, params, accept_while_equal), exact) < 1
 
 
 def _accept_every_draft(
@@ -148,7 +129,7 @@ def _deliver_the_next_rows_token(
 @pytest.mark.parametrize("wrong", [_accept_every_draft, _deliver_the_next_rows_token])
 def test_wrong_rules_fail_the_same_check(toy: Any, wrong: Callable[..., Chain]) -> None:
     params = PARAMS["plain"]
-    assert _chi_square_excess(_sampled(toy, params, wrong), _exact(toy, params)) > 2
+    assert chi_square_excess(_sampled(toy, params, wrong), _exact(toy, params)) > 2
 
 
 def test_the_check_sees_every_outcome(toy: Any) -> None:
