@@ -39,6 +39,20 @@ from selfdraft.cli.shape_options import (
     ThinkStartOption,
     WrapUpOption,
 )
+from selfdraft.cli.token_options import (
+    AllowTokenOption,
+    BadWordOption,
+    BanTokenOption,
+    FrequencyPenaltyOption,
+    KeepStopOption,
+    LogitBiasOption,
+    LogprobsOption,
+    MinTokensOption,
+    NoRepeatNgramOption,
+    PresencePenaltyOption,
+    RepetitionPenaltyOption,
+    StopTextOption,
+)
 
 
 def command(
@@ -62,6 +76,18 @@ def command(
     json_schema: JsonSchemaOption = None,
     regex: RegexOption = None,
     grammar: GrammarOption = None,
+    stop: StopTextOption = None,
+    keep_stop: KeepStopOption = False,
+    min_tokens: MinTokensOption = 0,
+    repetition_penalty: RepetitionPenaltyOption = 1.0,
+    frequency_penalty: FrequencyPenaltyOption = 0.0,
+    presence_penalty: PresencePenaltyOption = 0.0,
+    logit_bias: LogitBiasOption = None,
+    ban_token: BanTokenOption = None,
+    allow_token: AllowTokenOption = None,
+    bad_word: BadWordOption = None,
+    no_repeat_ngram: NoRepeatNgramOption = 0,
+    logprobs: LogprobsOption = None,
     chunk: ChunkOption = None,
     prefill: PrefillOption = "dense",
     bit_exact: BitExactOption = False,
@@ -90,6 +116,7 @@ def command(
     from selfdraft.cli.chat_loop import Chat, ChatView
     from selfdraft.cli.prompts import ReplyOptions, SamplingOptions
     from selfdraft.cli.reply_shape import StructureOptions, ThinkingOptions
+    from selfdraft.cli.reply_tokens import TokenOptions
     from selfdraft.cli.session import EngineOptions, open_session
 
     sampling = SamplingOptions(
@@ -109,6 +136,20 @@ def command(
             end=think_end,
         ),
         structure=StructureOptions(json_schema=json_schema, regex=regex, grammar=grammar),
+        tokens=TokenOptions(
+            stop=stop,
+            keep_stop=keep_stop,
+            min_tokens=min_tokens,
+            repetition_penalty=repetition_penalty,
+            frequency_penalty=frequency_penalty,
+            presence_penalty=presence_penalty,
+            logit_bias=logit_bias,
+            ban_token=ban_token,
+            allow_token=allow_token,
+            bad_word=bad_word,
+            no_repeat_ngram=no_repeat_ngram,
+            logprobs=logprobs,
+        ),
     )
     engine = EngineOptions(
         backend=backend,

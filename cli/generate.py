@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -44,10 +44,28 @@ from selfdraft.cli.shape_options import (
     ThinkStartOption,
     WrapUpOption,
 )
+from selfdraft.cli.token_options import (
+    AllowTokenOption,
+    BadWordOption,
+    BanTokenOption,
+    EveryOption,
+    FrequencyPenaltyOption,
+    KeepStopOption,
+    LogitBiasOption,
+    LogprobsOption,
+    MaxChunksOption,
+    MinTokensOption,
+    NoRepeatNgramOption,
+    PresencePenaltyOption,
+    RepetitionPenaltyOption,
+    ResumeOption,
+    StopTextOption,
+)
 from selfdraft.errors import ConfigError
 
 if TYPE_CHECKING:
     from selfdraft.cli.cache_files import CacheFiles
+    from selfdraft.cli.chunked import ChunkOptions
     from selfdraft.cli.prompts import ReplyOptions
     from selfdraft.cli.session import Session
     from selfdraft.runtime.beam_search import BeamOptions
@@ -85,6 +103,21 @@ def command(
     num_beams: NumBeamsOption = None,
     length_penalty: LengthPenaltyOption = None,
     early_stopping: EarlyStoppingOption = None,
+    stop: StopTextOption = None,
+    keep_stop: KeepStopOption = False,
+    min_tokens: MinTokensOption = 0,
+    repetition_penalty: RepetitionPenaltyOption = 1.0,
+    frequency_penalty: FrequencyPenaltyOption = 0.0,
+    presence_penalty: PresencePenaltyOption = 0.0,
+    logit_bias: LogitBiasOption = None,
+    ban_token: BanTokenOption = None,
+    allow_token: AllowTokenOption = None,
+    bad_word: BadWordOption = None,
+    no_repeat_ngram: NoRepeatNgramOption = 0,
+    logprobs: LogprobsOption = None,
+    every: EveryOption = None,
+    max_chunks: MaxChunksOption = None,
+    resume: ResumeOption = False,
     chunk: ChunkOption = None,
     prefill: PrefillOption = "dense",
     bit_exact: BitExactOption = False,
@@ -114,8 +147,10 @@ def command(
     """
     from selfdraft.cli.beams import BeamChoice, refuse_with_beams
     from selfdraft.cli.cache_files import CacheFiles
+    from selfdraft.cli.chunked import ChunkOptions
     from selfdraft.cli.prompts import ReplyOptions, SamplingOptions, read_prompt
     from selfdraft.cli.reply_shape import StructureOptions, ThinkingOptions
+    from selfdraft.cli.reply_tokens import TokenOptions
     from selfdraft.cli.session import EngineOptions, open_session
 
     sampling = SamplingOptions(
@@ -135,8 +170,31 @@ def command(
             end=think_end,
         ),
         structure=StructureOptions(json_schema=json_schema, regex=regex, grammar=grammar),
+        tokens=TokenOptions(
+            stop=stop,
+            keep_stop=keep_stop,
+            min_tokens=min_tokens,
+            repetition_penalty=repetition_penalty,
+            frequency_penalty=frequency_penalty,
+            presence_penalty=presence_penalty,
+            logit_bias=logit_bias,
+            ban_token=ban_token,
+            allow_token=allow_token,
+            bad_word=bad_word,
+            no_repeat_ngram=no_repeat_ngram,
+            logprobs=logprobs,
+        ),
     )
-    text = read_prompt(prompt)
+    chunks = ChunkOptions(every=every, max_chunks=max_chunks, resume=resume)
+    if resume and (
+        prompt is not None
+        or replace(reply, max_tokens=None) != ReplyOptions(sampling=SamplingOptions())
+    ):
+        raise ConfigError(
+            "--resume goes on with the prompt and the options of the stopped reply",
+            hint="leave out all others but --max-tokens",
+        )
+    text = "" if resume else read_prompt(prompt)
     files = CacheFiles(load=load_cache, save=save_cache)
     beams = BeamChoice(
         num_beams=num_beams, length_penalty=length_penalty, early_stopping=early_stopping
@@ -162,6 +220,9 @@ def command(
                 "--load-cache": load_cache,
                 "--audit-every": audit_every,
                 "--show-provenance": show_provenance,
+                "--every": every,
+                "--resume": resume,
+                **reply.tokens.chosen(),
             },
             streaming=not (no_stream or json_output),
         )
@@ -179,7 +240,7 @@ def command(
         ),
     )
     shown = Shown(stream=not no_stream, provenance=show_provenance, as_json=json_output)
-    _generate(session, text, reply, raw=raw, shown=shown, files=files, beams=beams)
+    _generate(session, text, reply, raw=raw, shown=shown, files=files, chunks=chunks, beams=beams)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +261,9 @@ def _generate(
     shown: Shown,
     files: CacheFiles,
     beams: BeamOptions | None,
+    chunks: ChunkOptions,
 ) -> None:
+    from selfdraft.cli.chunked import resumed_request, stream_chunks
     from selfdraft.cli.console import TextWriter, note, print_json, prompt_progress
     from selfdraft.cli.prompts import prompt_ids, reply_request
     from selfdraft.cli.reply import reply_record, stream_reply, summary_line
@@ -211,31 +274,43 @@ def _generate(
             "mean nothing",
             hint="leave out --raw or the others",
         )
-    ids = prompt_ids(session, prompt, options, raw=raw)
-    request = reply_request(session, ids, options)
     if beams is not None:
-        _search(session, request, beams, shown=shown)
+        ids = prompt_ids(session, prompt, options, raw=raw)
+        _search(session, reply_request(session, ids, options), beams, shown=shown)
         return
     loop = session.loop()
-    files.restore(loop, session)
+    saved = files.restore(loop, session)
+    if chunks.resume:
+        request = resumed_request(saved, max_tokens=options.max_tokens)
+    else:
+        ids = prompt_ids(session, prompt, options, raw=raw)
+        request = reply_request(session, ids, options)
     writer = TextWriter(provenance=shown.provenance)
     live = shown.stream and not shown.as_json
     pieces: list[tuple[str, bool]] = []
     show = writer.write if live else lambda text, drafted: pieces.append((text, drafted))
+    kept: dict[str, str] = {}
     try:
-        reply = stream_reply(loop, request, show=show, on_prefill=prompt_progress)
+        if chunks.every is None:
+            reply = stream_reply(loop, request, show=show, on_prefill=prompt_progress)
+        else:
+            reply, kept = stream_chunks(
+                loop, request, chunks, show=show, on_prefill=prompt_progress
+            )
     finally:
         if live:
             writer.finish()
     if shown.as_json:
-        print_json(reply_record(reply, bundle=str(session.bundle.path), prompt_ids=ids))
+        print_json(
+            reply_record(reply, bundle=str(session.bundle.path), prompt_ids=request.prompt_ids)
+        )
     else:
         if not live:
             for text, drafted in pieces:
                 writer.write(text, drafted)
             writer.finish()
         note(summary_line(reply.result))
-    files.keep(loop, session)
+    files.keep(loop, session, extra=kept)
 
 
 def _search(session: Session, request: Request, beams: BeamOptions, *, shown: Shown) -> None:

@@ -117,8 +117,8 @@ ModeOption = Annotated[
     str | None,
     typer.Option(
         "--mode",
-        metavar="greedy|match",
-        help="Verification: the likeliest token, or the seeded draw.",
+        metavar="greedy|match|rejection",
+        help="Verification: the likeliest token, the seeded draw, or a test of drawn drafts.",
         show_default="greedy at temperature 0, else match",
     ),
 ]

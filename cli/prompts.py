@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from selfdraft.cli.reply_shape import StructureOptions, ThinkingOptions
+from selfdraft.cli.reply_tokens import TokenOptions, token_ids
 from selfdraft.errors import ConfigError
 from selfdraft.runtime.chat_template import ChatTemplate, Message
 from selfdraft.runtime.request import Request
 from selfdraft.runtime.sampling import SamplingParams
-from selfdraft.runtime.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from selfdraft.cli.session import Session
@@ -44,6 +44,7 @@ class ReplyOptions:
     template_args: tuple[str, ...] = ()
     thinking: ThinkingOptions = field(default_factory=ThinkingOptions)
     structure: StructureOptions = field(default_factory=StructureOptions)
+    tokens: TokenOptions = field(default_factory=TokenOptions)
 
 
 def prompt_ids(session: Session, prompt: str, options: ReplyOptions, *, raw: bool) -> list[int]:
@@ -64,9 +65,10 @@ def reply_request(session: Session, ids: Sequence[int], options: ReplyOptions) -
         prompt_ids=tuple(ids),
         sampling=sampling_params(options.sampling),
         max_tokens=options.max_tokens,
-        stop_token_ids=stop_ids(options.stop_tokens, session.tokenizer),
         thinking=options.thinking.thinking(session.tokenizer),
         structured=options.structure.output(),
+        stop_token_ids=token_ids(options.stop_tokens, session.tokenizer),
+        **options.tokens.fields(session.tokenizer),
     )
 
 
@@ -132,23 +134,3 @@ def template_args(pairs: Sequence[str]) -> dict[str, Any]:
         except (ValueError, RecursionError):
             args[name] = value
     return args
-
-
-def stop_ids(spellings: Sequence[str], tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Ids of ``--stop-token``: a number is an id, a text must be one token."""
-    return tuple(_stop_id(spelling, tokenizer) for spelling in spellings)
-
-
-def _stop_id(spelling: str, tokenizer: Tokenizer) -> int:
-    if spelling.isascii() and spelling.isdecimal():
-        return int(spelling)
-    known = tokenizer.id_of(spelling)
-    if known is not None:
-        return known
-    ids = tokenizer.encode(spelling, add_special_tokens=False)
-    if len(ids) != 1:
-        raise ConfigError(
-            f"stop token {spelling!r} is {len(ids)} tokens ({ids[:6]}), it must be one",
-            hint="give a text that is one token, or a token id",
-        )
-    return ids[0]

@@ -163,6 +163,7 @@ class DecodeLoop:
     def cut(self, slot: int, num_tokens: int) -> None:
         """End a slot's request after the first ``num_tokens`` that it delivered.
 
+        It may have ended already, as long as no other one has begun in the slot.
         The slot then holds what plain decoding would have held there, and the request can be
         resumed (``Request.resumed_token_ids``).
         """
@@ -277,11 +278,12 @@ class DecodeLoop:
         return events
 
     def _end_early(self, slot: int, kept: int | None) -> None:
-        if self._slots.live[slot]:
-            self._slots.live[slot] = False
-            run = self._run(slot)
-            count = run.end_early(kept)
-            self._slots.truncate(slot, run.first_position + count)
+        run = self._runs[slot]
+        if run is None or not (self._slots.live[slot] or kept is not None):
+            return
+        self._slots.live[slot] = False
+        count = run.end_early(kept)
+        self._slots.truncate(slot, run.first_position + count)
 
     def _check_idle(self, slot: int) -> None:
         if self._slots.live[slot]:

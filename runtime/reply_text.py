@@ -48,6 +48,8 @@ class ReplyText:
         """The last of them, which were not delivered yet."""
         self._waiting: list[_Span] = []
         """Tokens that were not delivered yet."""
+        self._skipped = 0
+        """Of those, tokens that an earlier run delivered."""
         self.matched: str | None = None
         """The stop string that ended the text."""
 
@@ -55,6 +57,8 @@ class ReplyText:
         """Take in tokens that an earlier run delivered, and the text that it delivered with them."""
         for token in token_ids:
             self.push(token)
+        # The earlier run knew what followed, and could deliver these.
+        self._skipped = len(self._waiting)
 
     def push(self, token: int, *, last: bool = False, silent: bool = False) -> list[str]:
         """Add a token; the text of each token, in order, that can be delivered now.
@@ -72,7 +76,10 @@ class ReplyText:
         old, self._held = len(self._held), self._held + delta
         if delta and self._num_tokens > self._min_tokens:
             self._match(old)
-        return self._release(last=last)
+        texts = self._release(last=last)
+        dropped = min(self._skipped, len(texts))
+        self._skipped -= dropped
+        return texts[dropped:]
 
     def _release(self, *, last: bool) -> list[str]:
         everything = self.matched is None and (last or not self._stops)

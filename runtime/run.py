@@ -134,7 +134,7 @@ class Run:
         Tokens that waited are dropped. With ``kept`` the reply can be resumed: no text that was
         held back comes to light.
         """
-        if self.finish_reason is None:
+        if self.finish_reason is None or (kept is not None and kept < self.delivered):
             if kept is None and self.text:
                 self.rest = self.text.rest()
             self._keep(self.delivered if kept is None else min(kept, self.delivered))
