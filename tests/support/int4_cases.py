@@ -2,38 +2,42 @@
 
 from __future__ import annotations
 
-import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from selfdraft.trt_plugins.host.launch import (
-    POINTER,
-    HostLibrary,
-    Traffic,
-    params_from,
-    params_kind,
-)
+from selfdraft.trt_plugins.host.launch import Params, Traffic, params_from
 from selfdraft.trt_plugins.int4_matmul.contract import Int4MatMul
-from selfdraft.trt_plugins.int4_matmul.launch import KernelLaunch, launch_for
+from selfdraft.trt_plugins.int4_matmul.launch import (
+    Int4MatMulParams,
+    KernelLaunch,
+    launch_for,
+)
 from selfdraft.trt_plugins.int4_matmul.packing import Codes, Half, pack_codes, pack_scales
 
 SOURCE = "int4_matmul/csrc/int4_matmul.cu"
 NOT_WRITTEN = 0x7E01
 """A NaN that no kernel computes: elements of y that nobody wrote keep it."""
 
-Int4MatMulParams = params_kind(
-    "Int4MatMulParams",
-    x=POINTER,
-    weight=POINTER,
-    scale=POINTER,
-    y=POINTER,
-    rows=ctypes.c_int64,
-    in_features=ctypes.c_int32,
-    out_features=ctypes.c_int32,
-    chunks=ctypes.c_int32,
-)
+
+class Kernels(Protocol):
+    """What runs the kernels of a file: the host layer, or a GPU."""
+
+    def launch(
+        self,
+        kernel: str,
+        params: Params,
+        *,
+        arrays: Sequence[NDArray[Any]],
+        grid: tuple[int, int, int],
+        threads: int,
+        shared_bytes: int,
+        seed: int = 0,
+    ) -> Traffic:
+        """As ``HostLibrary.launch``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +61,7 @@ def random_problem(op: Int4MatMul, *, rows: int, seed: int = 0) -> Problem:
 
 
 def run_on_host(
-    library: HostLibrary, problem: Problem, *, seed: int = 0, launch: KernelLaunch | None = None
+    library: Kernels, problem: Problem, *, seed: int = 0, launch: KernelLaunch | None = None
 ) -> tuple[Half, Traffic]:
     """``y [rows, N]`` of one launch, and the bytes that it moved."""
     op, rows = problem.op, len(problem.x)
@@ -67,7 +71,7 @@ def run_on_host(
 
 
 def run_with_params(
-    library: HostLibrary,
+    library: Kernels,
     problem: Problem,
     *,
     y: Half,

@@ -8,105 +8,32 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from support.host_kernels import host_library, kernel_file
-from support.int4_cases import (
-    NOT_WRITTEN,
-    SOURCE,
-    Problem,
-    bits,
-    random_problem,
-    run_on_host,
-    run_with_params,
+from support.int4_cases import SOURCE, bits, random_problem, run_on_host, run_with_params
+from support.int4_checks import (
+    ROWS,
+    check_bad_rows,
+    check_bytes,
+    check_oracle,
+    check_repeats,
+    check_rows_alone,
+    make_op,
 )
 
 from selfdraft.trt_plugins.build.kernel_list import kernel_sources
 from selfdraft.trt_plugins.host.launch import HostLibrary, KernelError
-from selfdraft.trt_plugins.int4_matmul.contract import GROUP_SIZES, Int4MatMul
+from selfdraft.trt_plugins.int4_matmul.contract import GROUP_SIZES
 from selfdraft.trt_plugins.int4_matmul.launch import (
     FEW_ROWS,
     MANY_ROWS,
-    bytes_asked_for,
     launch_for,
     launch_with,
     memory_bytes,
 )
 from selfdraft.trt_plugins.int4_matmul.oracle import int4_matmul
 
-ROWS = (1, 2, 7, 8, 9, 16, 17, 32, 33, 64, 65, 70)
-MOST_ROWS = max(ROWS)
-TOLERANCE = 1e-3
-"""Largest error by the norm of the row: half a unit of fp16 is 2^-11 of the element itself."""
-
 
 def library() -> HostLibrary:
     return host_library(kernel_file(SOURCE))
-
-
-def _op(group: int, *, inputs: int, outputs: int) -> Int4MatMul:
-    return Int4MatMul(in_features=inputs, out_features=outputs, group_size=group)
-
-
-def _head(problem: Problem, rows: int) -> Problem:
-    return replace(problem, x=problem.x[:rows].copy())
-
-
-# Each check is a test of the kernels, and what a faulty kernel must fail.
-
-
-def check_oracle(kernels: HostLibrary, op: Int4MatMul, *, seed: int = 0) -> None:
-    """Every number of rows agrees with fp64; everything is written, nothing else."""
-    whole = random_problem(op, rows=MOST_ROWS)
-    expected = int4_matmul(whole.x, whole.weight, whole.scale, op=op)
-    norms = np.linalg.norm(expected, axis=-1, keepdims=True)
-    for rows in ROWS:
-        y, _ = run_on_host(kernels, _head(whole, rows), seed=seed + rows)
-        assert not (bits(y) == NOT_WRITTEN).any(), f"{rows} rows: an output was not written"
-        error = np.abs(y.astype(np.float64) - expected[:rows]) / norms[:rows]
-        assert error.max() <= TOLERANCE, f"{rows} rows: off by {error.max():.2e}"
-
-
-def check_rows_alone(kernels: HostLibrary, op: Int4MatMul, *, seed: int = 0) -> None:
-    """A row's bits depend neither on the other rows, nor on its place, nor on the kernel."""
-    whole = random_problem(op, rows=MOST_ROWS)
-    together, _ = run_on_host(kernels, whole, seed=seed)
-    for row in (0, 5, 13, 69):
-        y, _ = run_on_host(kernels, replace(whole, x=whole.x[row : row + 1].copy()), seed=row)
-        assert np.array_equal(bits(y[0]), bits(together[row])), f"row {row} alone"
-    for block_rows in (*FEW_ROWS, MANY_ROWS):
-        launch = launch_with(op, rows=MOST_ROWS, block_rows=block_rows)
-        y, _ = run_on_host(kernels, whole, seed=seed + block_rows, launch=launch)
-        assert np.array_equal(bits(y), bits(together)), launch.kernel
-    backwards, _ = run_on_host(kernels, replace(whole, x=whole.x[::-1].copy()), seed=seed)
-    assert np.array_equal(bits(backwards[::-1]), bits(together)), "rows in another order"
-
-
-def check_bad_rows(kernels: HostLibrary, op: Int4MatMul, *, seed: int = 0) -> None:
-    """Rows of NaN and infinity (padding may hold anything) leave their neighbours alone."""
-    for rows in (3, 11, 24, 67):
-        clean = random_problem(op, rows=rows)
-        spoiled = replace(clean, x=clean.x.copy())
-        spoiled.x[1::2] = np.nan
-        spoiled.x[2::4] = np.inf
-        expected, _ = run_on_host(kernels, clean, seed=seed)
-        found, _ = run_on_host(kernels, spoiled, seed=seed + 1)
-        assert np.array_equal(bits(found[::4]), bits(expected[::4])), f"{rows} rows"
-        assert np.isnan(found[1::2]).all()
-
-
-def check_repeats(kernels: HostLibrary, op: Int4MatMul, *, seed: int = 0) -> None:
-    """Twenty random schedules give the same bits, in every kernel."""
-    for rows in (3, 16, 20, 65):
-        problem = random_problem(op, rows=rows)
-        results = {run_on_host(kernels, problem, seed=seed + i)[0].tobytes() for i in range(20)}
-        assert len(results) == 1, f"{rows} rows: {len(results)} different results"
-
-
-def check_bytes(kernels: HostLibrary, op: Int4MatMul, *, seed: int = 0) -> None:
-    """Loads and stores name the bytes that the formula says, of each kind."""
-    for rows in ROWS:
-        _, traffic = run_on_host(kernels, random_problem(op, rows=rows), seed=seed)
-        expected = bytes_asked_for(op, rows=rows)
-        written = {"output": expected.pop("output")}
-        assert traffic.read == expected and traffic.written == written, f"{rows} rows"
 
 
 Check = Callable[..., None]
@@ -131,7 +58,7 @@ SHAPES = {
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__[6:])
 def test_kernels_keep(check: Check, shape: str, group: int) -> None:
     inputs, outputs = SHAPES[shape]
-    check(library(), _op(group, inputs=inputs(group), outputs=outputs))
+    check(library(), make_op(group, inputs=inputs(group), outputs=outputs))
 
 
 @pytest.mark.slow
@@ -140,13 +67,13 @@ def test_kernels_keep(check: Check, shape: str, group: int) -> None:
 @pytest.mark.parametrize("outputs", [63, 200, 513])
 def test_kernels_keep_all_of_it_at_sizes_of_models(group: int, inputs: int, outputs: int) -> None:
     for seed, check in enumerate(CHECKS[:3]):
-        check(library(), _op(group, inputs=inputs, outputs=outputs), seed=1000 * seed)
+        check(library(), make_op(group, inputs=inputs, outputs=outputs), seed=1000 * seed)
 
 
 @pytest.mark.parametrize("block_rows", [*FEW_ROWS, MANY_ROWS])
 def test_offsets_of_rows_exceed_32_bits(block_rows: int) -> None:
     width = 2**30  # of which one chunk is multiplied, and one strip written
-    op = _op(64, inputs=64, outputs=64)
+    op = make_op(64, inputs=64, outputs=64)
     small = random_problem(op, rows=3)
     expected, _ = run_on_host(library(), small)
     wide = np.zeros((3, width), dtype=np.float16)  # memory that nobody touches costs nothing
@@ -162,7 +89,7 @@ def test_offsets_of_rows_exceed_32_bits(block_rows: int) -> None:
 
 def test_values_are_rounded_once_from_fp32() -> None:
     """Sums that fp16 cannot hold on the way, and codes at both ends."""
-    op = _op(128, inputs=256, outputs=64)
+    op = make_op(128, inputs=256, outputs=64)
     problem = random_problem(op, rows=2)
     x = np.full((2, 256), 500.0, dtype=np.float16)
     x[:, 128:] = -500.0
@@ -177,7 +104,7 @@ def test_values_are_rounded_once_from_fp32() -> None:
 
 
 def test_results_beyond_fp16_become_infinite_as_in_numpy() -> None:
-    op = _op(32, inputs=64, outputs=64)
+    op = make_op(32, inputs=64, outputs=64)
     problem = random_problem(op, rows=1)
     huge = replace(problem, x=np.full_like(problem.x, 60000.0))
     y, _ = run_on_host(library(), huge)
@@ -189,7 +116,7 @@ def test_results_beyond_fp16_become_infinite_as_in_numpy() -> None:
 
 @pytest.mark.parametrize("group", GROUP_SIZES)
 def test_one_row_reads_little_more_than_what_memory_must_deliver(group: int) -> None:
-    op = _op(group, inputs=2560, outputs=128)
+    op = make_op(group, inputs=2560, outputs=128)
     _, traffic = run_on_host(library(), random_problem(op, rows=1))
     asked = sum(traffic.read.values()) + sum(traffic.written.values())
     again = (op.strips - 1) * 2560 * 2  # the row, once for each strip: a cache delivers it
@@ -205,7 +132,7 @@ def test_limits_list_the_launches_that_are_made() -> None:
     }
     launched = {}
     for group in GROUP_SIZES:
-        op = _op(group, inputs=group, outputs=1)
+        op = make_op(group, inputs=group, outputs=1)
         for rows in ROWS:
             launch = launch_for(op, rows=rows)
             launched[launch.kernel] = (launch.threads, launch.shared_bytes)
@@ -355,4 +282,6 @@ def test_a_kernel_with_a_fault_fails_its_check(fault: str) -> None:
     with pytest.raises((AssertionError, KernelError)):
         for seed in range(3):
             for inputs, outputs in SHAPES.values():
-                check(kernels, _op(group, inputs=inputs(group), outputs=outputs), seed=100 * seed)
+                check(
+                    kernels, make_op(group, inputs=inputs(group), outputs=outputs), seed=100 * seed
+                )

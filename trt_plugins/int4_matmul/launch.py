@@ -6,8 +6,10 @@ each time. Numbers of rows change the kernel and its speed, never a result.
 
 from __future__ import annotations
 
+from ctypes import c_int32, c_int64
 from dataclasses import dataclass
 
+from selfdraft.trt_plugins.host.launch import POINTER, params_kind
 from selfdraft.trt_plugins.int4_matmul.contract import (
     CHUNK_BYTES,
     CHUNK_INPUTS,
@@ -28,6 +30,19 @@ STAGES = 3
 STAGE_BYTES = MANY_ROWS * CHUNK_INPUTS * 2 + CHUNK_BYTES + 2 * STRIP_OUTPUTS * 2
 """A chunk of the rows, of the codes, and up to two groups of scales."""
 HALF_BYTES = 2
+
+Int4MatMulParams = params_kind(
+    "Int4MatMulParams",
+    x=POINTER,
+    weight=POINTER,
+    scale=POINTER,
+    y=POINTER,
+    rows=c_int64,
+    in_features=c_int32,
+    out_features=c_int32,
+    chunks=c_int32,
+)
+"""``struct Int4MatMulParams`` of csrc/int4_matmul.cu."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
