@@ -111,6 +111,8 @@ def _clock(clock: Clock | None) -> str:
 
 def _memory(device: Device) -> str:
     memory = device.memory
+    if not memory.total_bytes:
+        return "unknown"
     swap = sum(area.total_bytes for area in memory.swaps)
     parts = [f"{bytes_text(memory.available_bytes)} of {bytes_text(memory.total_bytes)} available"]
     parts.append(f"swap {bytes_text(swap)}" if swap else "no swap")

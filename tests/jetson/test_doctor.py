@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from support.changed import changed
 from support.fake_boards import BOARDS
+from support.fake_tree import write_tree
 from support.golden import assert_golden, doctor_text
 
 from selfdraft.jetson.checks import CHECKS, check_named
@@ -299,3 +300,8 @@ def test_checks_for_a_jetson_are_left_out_elsewhere(devices: dict[str, Device]) 
 
 def test_names_of_checks_are_unique() -> None:
     assert len({check.name for check in CHECKS}) == len(CHECKS)
+
+
+def test_machine_without_procfs_has_unknown_memory(tmp_path: Path) -> None:
+    text = doctor_text(probe(write_tree(tmp_path, {}, architecture="arm64")))
+    assert "memory    unknown" in text

@@ -16,6 +16,7 @@ from selfdraft.jetson.device import Device
 from selfdraft.jetson.memory import parse_buddyinfo, parse_swaps
 from selfdraft.jetson.probe import probe
 from selfdraft.jetson.system import PythonFacts, System
+from selfdraft.trt_plugins.build.run import Build, Cubin, write_cubins
 
 
 @pytest.mark.parametrize("name", BOARDS)
@@ -116,6 +117,14 @@ def test_compiled_kernels_are_read_from_the_own_folder(tmp_path: Path) -> None:
         ("7.cubin", 87, 7),
         ("b.cubin", None, None),
     ]
+
+
+def test_kernels_are_found_where_the_compiler_writes_them(tmp_path: Path) -> None:
+    written = Cubin(name="op/a.sm_87.cubin", content=cubin(87, 8))
+    build = Build(compiler="nvcc", compiler_version="13.2", cubins=(written,), kernels=())
+    write_cubins(build, tmp_path / "s" / "kernels")
+    (kernel,) = probe(write_tree(tmp_path, {}, environment={"SELFDRAFT_HOME": "/s"})).kernels
+    assert kernel.path == "/s/kernels/op/a.sm_87.cubin"
 
 
 def test_system_package_metadata_of_debian_is_read(tmp_path: Path) -> None:

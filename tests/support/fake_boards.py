@@ -27,6 +27,7 @@ from selfdraft.jetson.modules import module_named
 from selfdraft.jetson.system import PythonFacts, System
 
 AGX_RAILS = (("VDD_GPU_SOC", 19_928, 120), ("VDD_CPU_CV", 19_928, 40), ("VIN_SYS_5V0", 5_000, 805))
+AGX_MORE_RAILS = (("NC", 0, 0), ("VDDQ_VDD2_1V8AO", 19_928, 15), ("NC", 0, 0))
 NANO_RAILS = (("VDD_IN", 4_984, 960), ("VDD_CPU_GPU_CV", 4_984, 104), ("VDD_SOC", 4_984, 288))
 WARM = (("cpu", 48_468), ("gpu", 47_000), ("soc0", 48_062), ("tj", 49_156))
 
@@ -48,6 +49,7 @@ def agx_jetpack_6(root: Path) -> System:
         **memory_files(62_841, 57_000, free_mib=55_000, blocks=8_000, order=10),
         **clocks_files(module, mode, gpu="17000000.gpu", locked=False, hardware_mhz=1300.5),
         **rails_files("1-0040", AGX_RAILS),
+        **rails_files("1-0041", AGX_MORE_RAILS),
         **zones_files(*WARM),
         **release_files("36.4.3", "Wed Jan  8 01:49:37 UTC 2025"),
         **jetpack_6_files(package="6.2+b77"),
@@ -79,6 +81,7 @@ def agx_jetpack_7(root: Path) -> System:
         **memory_files(62_817, 60_000, free_mib=58_000, blocks=9_000, order=10),
         **clocks_files(module, mode, gpu="17000000.gpu", locked=True, hardware_mhz=1300.5),
         **rails_files("1-0040", AGX_RAILS),
+        **rails_files("1-0041", AGX_MORE_RAILS),
         **zones_files(*WARM),
         **release_files("39.2.1", "Fri Aug  7 05:54:22 AM UTC 2026"),
         **dpkg_files(nvidia_jetpack="7.2.1-b49", libnvinfer10=nvinfer, python3_libnvinfer=nvinfer),

@@ -144,6 +144,8 @@ def zones_files(*zones: tuple[str, int]) -> Any:
             f"{folder}/trip_point_0_temp": "104500",
             f"{folder}/trip_point_1_type": "passive",
             f"{folder}/trip_point_1_temp": "99000",
+            f"{folder}/trip_point_2_type": "active",
+            f"{folder}/trip_point_2_temp": "46000",
         }
     return files
 
