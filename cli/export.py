@@ -36,7 +36,7 @@ def command(
         Path,
         typer.Argument(
             metavar="CHECKPOINT",
-            help="Folder with config.json and safetensors files.",
+            help="Folder with config.json and safetensors files, or a hub name: ORG/NAME[@REVISION].",
             show_default=False,
         ),
     ],
@@ -154,8 +154,10 @@ def command(
       selfdraft export ./MiMo-7B-RL -o long --attention sparse --budget 4096 --kv int8
     """
     from selfdraft.export.attention_options import AttentionOptions
+    from selfdraft.export.hub import local_checkpoint
     from selfdraft.export.options import ExportOptions
 
+    checkpoint = local_checkpoint(checkpoint)
     chosen: dict[str, Any] = {"kind": attention, "selector": selector, "kv": kv}
     given: dict[str, Any] = {"target": target, "weights": weights}
     given |= {"lm_head": lm_head, "mtp_weights": mtp_weights}

@@ -12,7 +12,8 @@ from selfdraft.cli.attention_facts import (
     layer_groups,
 )
 from selfdraft.cli.console import bytes_text, print_json, say, table
-from selfdraft.cli.options import BundleArg, ContextOption, JsonOption
+from selfdraft.cli.inspect_checkpoint import is_checkpoint, show_checkpoint
+from selfdraft.cli.options import ContextOption, InspectedArg, JsonOption
 from selfdraft.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -22,18 +23,23 @@ SCHEMA = "selfdraft.inspect/1"
 
 
 def command(
-    bundle: BundleArg, context: ContextOption = None, json_output: JsonOption = False
+    bundle: InspectedArg, context: ContextOption = None, json_output: JsonOption = False
 ) -> None:
-    """Show what a bundle holds: model, MTP wiring, precision, states, limits, files.
+    """Show what a bundle holds, or what a checkpoint is and what export would make of it.
 
-    Reads the manifest and the weights' headers; selfdraft verify checks the contents.
+    Reads manifest or config and the weights' headers; selfdraft verify checks a bundle's contents.
 
     \b
-    Example:
+    Examples:
       selfdraft inspect BUNDLE --context 4096
+      selfdraft inspect CHECKPOINT
+      selfdraft inspect ORG/NAME@REVISION
     """
-    from selfdraft.manifest import load_manifest
+    from selfdraft.manifest import MANIFEST_NAME, load_manifest
 
+    if not (bundle / MANIFEST_NAME).exists() and is_checkpoint(bundle):
+        show_checkpoint(bundle, as_json=json_output)
+        return
     manifest = load_manifest(bundle)
     if context is not None and context > manifest.limits.context_length:
         raise ConfigError(

@@ -7,6 +7,14 @@ from typing import Annotated
 
 import typer
 
+InspectedArg = Annotated[
+    Path,
+    typer.Argument(
+        metavar="BUNDLE|CHECKPOINT",
+        help="Folder of a bundle or a checkpoint, or a hub name: ORG/NAME[@REVISION].",
+        show_default=False,
+    ),
+]
 BundleArg = Annotated[
     Path,
     typer.Argument(

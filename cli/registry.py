@@ -11,7 +11,7 @@ import typer
 COMMANDS = {
     "demo": "Export the demo checkpoint, answer a prompt, and measure.",
     "export": "Turn a checkpoint into a bundle.",
-    "inspect": "Show what a bundle holds and what it costs.",
+    "inspect": "Show what a bundle holds, or what a checkpoint is.",
     "verify": "Check a bundle against its files, its source and itself.",
     "audit": "Compare sparse with dense attention over a text.",
     "eval": "Measure retrieval and acceptance at length.",

@@ -7,6 +7,9 @@ least-squares scale for the codes found. Packing: docs/architecture.md (Weights)
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -36,10 +39,14 @@ def quantize(
     scales = np.empty((len(groups), columns), dtype=np.float32)
     step = max(1, CACHE_ELEMENTS // (block * columns))
     weights = _group_weights(importance, len(groups), block)
-    for first in range(0, len(groups), step):
+
+    def search(first: int) -> None:
         part = slice(first, first + step)
         own = None if weights is None else weights[part]
         codes[part], scales[part] = _quantize_groups(groups[part], own)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # NumPy lets go of the interpreter
+        list(pool.map(search, range(0, len(groups), step)))
     return codes.reshape(rows, columns), scales
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from selfdraft.export.checkpoint import CONFIG_NAME, Checkpoint, read_bytes
 from selfdraft.export.families.base import ModelPlan
+from selfdraft.export.hub import snapshot_commit
 from selfdraft.manifest import SourceSpec
 
 MODEL_CARD = "MODEL_CARD.md"
@@ -41,6 +42,7 @@ def read_source(checkpoint: Checkpoint, plan: ModelPlan, *, name: str | None) ->
         architecture=plan.architecture,
         license=licence,
         model_card=MODEL_CARD if MODEL_CARD in contents else None,
+        revision=snapshot_commit(path),
         config_sha256=hashlib.sha256(read_bytes(path / CONFIG_NAME)).hexdigest(),
         ignored_tensors=dict(sorted(plan.ignored.items())),
     )

@@ -270,6 +270,8 @@ class SourceSpec:
     config_sha256: str
     ignored_tensors: dict[str, str]
     """Tensors of the checkpoint that the bundle leaves out, with the reason."""
+    revision: str | None = None
+    """Commit of the snapshot in a hub cache; null for any other folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,256 @@
+"""Peak memory and throughput of an export, on a synthetic checkpoint of a real model's geometry.
+
+    python -m benchmarks.export_memory mimo-7b --folder /data/synthetic
+
+Writes random bf16 weights (15 GB for mimo-7b), exports them to int4 in a process of its own, prints
+one JSON line and removes both. Random weights cost what real ones do: the search of scales does not
+depend on values, and every byte is read and written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.make_checkpoint import Qwen3Geometry, write_tokenizer
+
+SHARD_BYTES = 4 * 10**9
+ROWS = 4096
+"""Rows of a tensor that are drawn at a time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """Sizes and layout of one published model."""
+
+    architecture: str
+    model_type: str
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    ffn: int
+    vocab: int
+    bias: bool
+    qk_norm: bool
+    tied: bool
+
+    def config(self) -> dict[str, Any]:
+        """``config.json``."""
+        return {
+            "architectures": [self.architecture],
+            "model_type": self.model_type,
+            "hidden_size": self.hidden,
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads,
+            "num_key_value_heads": self.kv_heads,
+            "head_dim": self.head_dim,
+            "intermediate_size": self.ffn,
+            "vocab_size": self.vocab,
+            "max_position_embeddings": 32_768,
+            "rope_theta": 640_000.0,
+            "rms_norm_eps": 1e-5,
+            "tie_word_embeddings": self.tied,
+            "num_nextn_predict_layers": 1,
+            "torch_dtype": "bfloat16",
+            "eos_token_id": 256,
+        }
+
+    def shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Every tensor, in the order of the layers."""
+        yield "model.embed_tokens.weight", (self.vocab, self.hidden)
+        for i in range(self.layers):
+            yield from self._layer(f"model.layers.{i}.")
+        yield "model.norm.weight", (self.hidden,)
+        if not self.tied:
+            yield "lm_head.weight", (self.vocab, self.hidden)
+        head = "model.mtp_layers.0."
+        for name in ("token_layernorm", "hidden_layernorm", "final_layernorm"):
+            yield f"{head}{name}.weight", (self.hidden,)
+        yield f"{head}input_proj.weight", (self.hidden, 2 * self.hidden)
+        yield from self._layer(head)
+
+    def _layer(self, prefix: str) -> Iterator[tuple[str, tuple[int, ...]]]:
+        queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        for name, size in (("q", queries), ("k", keys), ("v", keys)):
+            yield f"{prefix}self_attn.{name}_proj.weight", (size, self.hidden)
+            if self.bias:
+                yield f"{prefix}self_attn.{name}_proj.bias", (size,)
+        yield f"{prefix}self_attn.o_proj.weight", (self.hidden, queries)
+        if self.qk_norm:
+            yield f"{prefix}self_attn.q_norm.weight", (self.head_dim,)
+            yield f"{prefix}self_attn.k_norm.weight", (self.head_dim,)
+        for name in ("gate", "up"):
+            yield f"{prefix}mlp.{name}_proj.weight", (self.ffn, self.hidden)
+        yield f"{prefix}mlp.down_proj.weight", (self.hidden, self.ffn)
+        for name in ("input_layernorm", "post_attention_layernorm"):
+            yield f"{prefix}{name}.weight", (self.hidden,)
+
+
+MODELS: dict[str, Model] = {
+    "mimo-7b": Model(
+        architecture="MiMoForCausalLM",
+        model_type="mimo",
+        hidden=4096,
+        layers=36,
+        heads=32,
+        kv_heads=8,
+        head_dim=128,
+        ffn=11_008,
+        vocab=151_680,
+        bias=True,
+        qk_norm=False,
+        tied=False,
+    ),
+    # Sizes of Qwen3.5-4B (its 248,320 tokens make the largest tensor) with attention in every layer.
+    "qwen3.5-4b-dense": Model(
+        architecture="Qwen3ForCausalLM",
+        model_type="qwen3",
+        hidden=2560,
+        layers=32,
+        heads=16,
+        kv_heads=4,
+        head_dim=256,
+        ffn=9216,
+        vocab=248_320,
+        bias=False,
+        qk_norm=True,
+        tied=True,
+    ),
+    "tiny": Model(
+        architecture="MiMoForCausalLM",
+        model_type="mimo",
+        hidden=256,
+        layers=2,
+        heads=4,
+        kv_heads=2,
+        head_dim=64,
+        ffn=512,
+        vocab=1024,
+        bias=True,
+        qk_norm=False,
+        tied=False,
+    ),
+}
+
+
+def write_synthetic(folder: Path, model: Model, *, seed: int = 0) -> int:
+    """Random bf16 weights in shards, config and tokenizer; returns the bytes of the tensors."""
+    folder.mkdir(parents=True)
+    shards = list(_shards(model))
+    weight_map, total = {}, 0
+    for index, shapes in enumerate(shards):
+        file = f"model-{index + 1:05d}-of-{len(shards):05d}.safetensors"
+        total += _write_shard(folder / file, shapes, np.random.default_rng([seed, index]))
+        weight_map.update(dict.fromkeys(shapes, file))
+    _write_json(folder / "model.safetensors.index.json", {"weight_map": weight_map})
+    _write_json(folder / "config.json", model.config())
+    write_tokenizer(folder, Qwen3Geometry(vocab=512))
+    return total
+
+
+def _shards(model: Model) -> Iterator[dict[str, tuple[int, ...]]]:
+    shard: dict[str, tuple[int, ...]] = {}
+    size = 0
+    for name, shape in model.shapes():
+        shard[name] = shape
+        size += int(np.prod(shape)) * 2
+        if size > SHARD_BYTES:
+            yield shard
+            shard, size = {}, 0
+    if shard:
+        yield shard
+
+
+def _write_shard(
+    path: Path, shapes: Mapping[str, tuple[int, ...]], rng: np.random.Generator
+) -> int:
+    header, offset = {}, 0
+    for name, shape in shapes.items():
+        end = offset + int(np.prod(shape)) * 2
+        header[name] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [offset, end]}
+        offset = end
+    text = json.dumps(header).encode()
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for shape in shapes.values():
+            for first in range(0, shape[0], ROWS):
+                rows = (min(ROWS, shape[0] - first), *shape[1:])
+                file.write(_bf16(rng, rows))
+    return offset
+
+
+def _bf16(rng: np.random.Generator, shape: tuple[int, ...]) -> bytes:
+    """Random values of about the size of weights: uniform mantissas, exponents around 2^-6."""
+    bits = rng.integers(0, 2**16, shape, dtype=np.uint16)
+    values = (bits & np.uint16(0x81FF)) | np.uint16(0x3C00)
+    return values.astype("<u2").tobytes()
+
+
+def _write_json(path: Path, value: object) -> None:
+    path.write_text(json.dumps(value))
+
+
+def measure(folder: Path, model: Model, *, int4_block: int) -> dict[str, Any]:
+    """What ``selfdraft export`` reports of this model."""
+    checkpoint, bundle = folder / "checkpoint", folder / "bundle"
+    stored = write_synthetic(checkpoint, model)
+    try:
+        command = [sys.executable, "-m", "selfdraft.cli.main", "export", str(checkpoint)]
+        command += [
+            "-o",
+            str(bundle),
+            "--weights",
+            "int4",
+            "--int4-block",
+            str(int4_block),
+            "--json",
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise SystemExit(done.stderr)
+        report = json.loads(done.stdout)
+    finally:
+        shutil.rmtree(checkpoint, ignore_errors=True)
+        shutil.rmtree(bundle, ignore_errors=True)
+    largest = max(int(np.prod(shape)) * 2 for _, shape in model.shapes())
+    return {
+        "checkpoint_bytes": stored,
+        "largest_tensor_bytes": largest,
+        "peak_rss_gib": report["peak_rss_bytes"] / 2**30,
+        "read_gb_per_s": report["read_gb_per_s"],
+        "seconds": report["seconds"],
+        "bundle_bytes": sum(report["bytes_by_part"].values()),
+    }
+
+
+def main() -> None:
+    """Write, export, report, clean up."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", choices=sorted(MODELS))
+    parser.add_argument("--folder", type=Path, required=True, help="where both fit (removed after)")
+    parser.add_argument("--int4-block", type=int, default=64)
+    args = parser.parse_args()
+    needed = sum(int(np.prod(shape)) * 4 for _, shape in MODELS[args.model].shapes())
+    args.folder.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(args.folder).free
+    if free < needed:
+        raise SystemExit(
+            f"{args.folder} has {free / 1e9:.1f} GB free, {needed / 1e9:.1f} are needed"
+        )
+    found = measure(args.folder, MODELS[args.model], int4_block=args.int4_block)
+    print(json.dumps({"model": args.model, "int4_block": args.int4_block, **found}))
+
+
+if __name__ == "__main__":
+    main()
