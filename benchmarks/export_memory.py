@@ -20,12 +20,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks.make_checkpoint import Qwen3Geometry, write_tokenizer
 
 SHARD_BYTES = 4 * 10**9
-ROWS = 4096
-"""Rows of a tensor that are drawn at a time."""
+POOL = 2**23
+"""Random values that are drawn; tensors take them over and over, each from another place on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,10 +149,11 @@ def write_synthetic(folder: Path, model: Model, *, seed: int = 0) -> int:
     """Random bf16 weights in shards, config and tokenizer; returns the bytes of the tensors."""
     folder.mkdir(parents=True)
     shards = list(_shards(model))
+    pool = _bf16(np.random.default_rng(seed), POOL)
     weight_map, total = {}, 0
     for index, shapes in enumerate(shards):
         file = f"model-{index + 1:05d}-of-{len(shards):05d}.safetensors"
-        total += _write_shard(folder / file, shapes, np.random.default_rng([seed, index]))
+        total += _write_shard(folder / file, shapes, pool, first=index * 7919)
         weight_map.update(dict.fromkeys(shapes, file))
     _write_json(folder / "model.safetensors.index.json", {"weight_map": weight_map})
     _write_json(folder / "config.json", model.config())
@@ -173,7 +175,7 @@ def _shards(model: Model) -> Iterator[dict[str, tuple[int, ...]]]:
 
 
 def _write_shard(
-    path: Path, shapes: Mapping[str, tuple[int, ...]], rng: np.random.Generator
+    path: Path, shapes: Mapping[str, tuple[int, ...]], pool: NDArray[np.uint16], *, first: int
 ) -> int:
     header, offset = {}, 0
     for name, shape in shapes.items():
@@ -183,18 +185,19 @@ def _write_shard(
     text = json.dumps(header).encode()
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
-        for shape in shapes.values():
-            for first in range(0, shape[0], ROWS):
-                rows = (min(ROWS, shape[0] - first), *shape[1:])
-                file.write(_bf16(rng, rows))
+        for index, shape in enumerate(shapes.values()):
+            start, left = (first + index * 104_729) % len(pool), int(np.prod(shape))
+            while left:
+                piece = pool[start : start + left]
+                file.write(piece.tobytes())
+                start, left = 0, left - len(piece)
     return offset
 
 
-def _bf16(rng: np.random.Generator, shape: tuple[int, ...]) -> bytes:
-    """Random values of about the size of weights: uniform mantissas, exponents around 2^-6."""
-    bits = rng.integers(0, 2**16, shape, dtype=np.uint16)
-    values = (bits & np.uint16(0x81FF)) | np.uint16(0x3C00)
-    return values.astype("<u2").tobytes()
+def _bf16(rng: np.random.Generator, count: int) -> NDArray[np.uint16]:
+    """Random bf16 of about the size of weights: uniform mantissas, exponents around 2^-6."""
+    bits = rng.integers(0, 2**16, count, dtype=np.uint16)
+    return np.asarray((bits & np.uint16(0x81FF)) | np.uint16(0x3C00), dtype="<u2")
 
 
 def _write_json(path: Path, value: object) -> None:

@@ -175,7 +175,7 @@ def export_bundle(
     """Write the bundle ``output``; it appears complete or not at all.
 
     Raises ``ConfigError`` for a checkpoint, option or output that cannot be, ``ResourceError``
-    when disk space or the right to write is missing. Peak memory is one tensor as float32.
+    when disk space or the right to write is missing. Peak memory follows the largest matrix as stored.
     """
     started = time.monotonic()
     check_exporter()

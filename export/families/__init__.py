@@ -24,6 +24,8 @@ from selfdraft.manifest import DEFAULT_CONTEXT, ModelSpec, RopeSpec
 __all__ = ["FAMILIES", "Family", "ModelPlan", "WeightRule", "find_family", "read_model"]
 
 FAMILIES = (MIMO, QWEN2, QWEN3, LLAMA, MINICPM, GLM4, GLM_OCR)
+HYBRID = re.compile(r"Qwen3_5|Qwen3Next|qwen3_5|qwen3_next")
+"""Names of models whose gated delta net layers keep a recurrent state."""
 IGNORED = {
     re.compile(r"(model\.(layers|mtp_layers)|mtp\.layers)\.\d+\.self_attn\.rotary_emb\.inv_freq"): (
         "rotary frequencies are computed from config.json"
@@ -109,6 +111,12 @@ def find_family(config: ConfigKeys) -> tuple[Family, str]:
     if found in known:
         family = known[found]
         return family, found if key == "architectures" else family.architectures[0]
+    if HYBRID.match(found):
+        raise not_supported(
+            f"{key} {found!r}, whose gated delta net layers keep a recurrent state,",
+            hint="rejected drafts cannot be rolled back there yet; use a model with attention in "
+            "every layer",
+        )
     near = difflib.get_close_matches(found, known, n=1, cutoff=0.0)
     raise ConfigError(
         f"config.json: {key} {found!r} is not a known model; the nearest is {near[0]!r}",

@@ -92,6 +92,19 @@ def test_unknown_architecture_is_refused_with_the_nearest(tmp_path, config, name
 
 
 @pytest.mark.parametrize(
+    "config",
+    [
+        {"architectures": ["Qwen3_5ForConditionalGeneration"]},
+        {"architectures": ["Qwen3NextForCausalLM"]},
+        {"architectures": ..., "model_type": "qwen3_5_text"},
+    ],
+)
+def test_hybrid_model_is_refused_for_its_recurrent_state(tmp_path, config) -> None:
+    with refused("recurrent state", "not supported"):
+        plan_of(tmp_path, config=config)
+
+
+@pytest.mark.parametrize(
     ("key", "value", "tensor"),
     [
         ("vocab_size", 300, "[288, 64]"),

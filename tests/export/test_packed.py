@@ -141,7 +141,9 @@ def test_graphs_over_packed_weights_equal_the_reference(tmp_path, method) -> Non
     from selfdraft.runtime.ort import OrtBackend
 
     folder, _ = packed_folder(tmp_path / "c", method, act_order=method != "awq")
-    report = export_bundle(folder, tmp_path / "b", ExportOptions())
+    options = ExportOptions(lm_head="int8", mtp_weights="int8")
+    report = export_bundle(folder, tmp_path / "b", options)
+    assert (report.manifest.precision.lm_head, report.manifest.precision.mtp) == ("int8", "int8")
     backend = OrtBackend(tmp_path / "b", report.manifest)
     ids = np.random.default_rng(1).integers(0, 256, (1, 24))
     one = np.ones(1, dtype=np.int64)

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.export_memory import MODELS, write_synthetic
+from selfdraft.export.checkpoint import Checkpoint
+from selfdraft.export.families import read_model
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "tiny"])
+def test_geometry_of_a_real_model_is_read_from_shapes(tmp_path: Path, name: str) -> None:
+    small = replace(MODELS[name], hidden=32, layers=2, ffn=48, vocab=600, head_dim=16)
+    stored = write_synthetic(tmp_path / "c", small)
+    checkpoint = Checkpoint.open(tmp_path / "c")
+    spec = read_model(checkpoint).spec
+    assert checkpoint.num_bytes == stored
+    assert (spec.num_heads, spec.num_kv_heads) == (small.heads, small.kv_heads)
+    assert spec.mtp is not None and spec.tied_head == small.tied
+
+
+def test_weights_are_finite_and_as_large_as_real_ones(tmp_path: Path) -> None:
+    write_synthetic(tmp_path / "c", MODELS["tiny"])
+    table = Checkpoint.open(tmp_path / "c").read("model.embed_tokens.weight")
+    assert np.isfinite(table).all()
+    assert 1e-3 < np.abs(table).mean() < 0.1 and np.unique(table).size > 500
+
+
+def test_mimo_is_the_size_of_the_published_checkpoint() -> None:
+    size = sum(int(np.prod(shape)) * 2 for _, shape in MODELS["mimo-7b"].shapes())
+    assert 15e9 < size < 16e9
