@@ -120,6 +120,7 @@ def clocks_files(
 def rails_files(address: str, rails: Sequence[tuple[str, int, int]]) -> Any:
     folder = f"/sys/bus/i2c/drivers/ina3221/{address}/hwmon/hwmon3"
     files = {f"{folder}/in7_label": "sum of shunt voltages", f"{folder}/in7_input": "9"}
+    files |= {f"{folder}/curr7_input": "9"}
     for channel, (label, millivolt, milliampere) in enumerate(rails, start=1):
         files |= {
             f"{folder}/in{channel}_label": label,
