@@ -14,6 +14,11 @@ def _mhz(value: float | None) -> str:
     return "an unknown clock" if value is None else f"{value:g} MHz"
 
 
+def _shown_id(mode_id: int | None) -> str:
+    """A mode's id for a command; where it is unknown, where to look it up."""
+    return "ID    # of /etc/nvpmodel.conf;" if mode_id is None else str(mode_id)
+
+
 def _power_mode(device: Device) -> Outcome:
     power, module = device.power, device.module
     if power.mode is None:
@@ -40,7 +45,7 @@ def _gpu_clock(device: Device) -> Outcome:
     shown = f"GPU up to {_mhz(gpu.max_mhz)}, {mode.name} allows {_mhz(mode.gpu_mhz)}"
     if gpu.max_mhz >= mode.gpu_mhz * _CLOCK_TOLERANCE:
         return fine(shown)
-    return trouble(shown, mode_id=str(device.power.mode_id))
+    return trouble(shown, mode_id=_shown_id(device.power.mode_id))
 
 
 def _super_mode(device: Device) -> Outcome:
@@ -73,7 +78,7 @@ def _crash_mode(device: Device) -> Outcome:
     is_agx = device.module is not None and device.module.name.startswith("agx")
     if is_agx and mode == "MODE_15W" and l4t.startswith("39."):
         best = device.power.maxn
-        return trouble(f"{mode} on L4T {l4t}", mode_id=str(best.id) if best else "0")
+        return trouble(f"{mode} on L4T {l4t}", mode_id=_shown_id(best.id if best else None))
     return fine(f"mode {mode or 'unknown'}")
 
 
@@ -117,7 +122,7 @@ POWER_CHECKS = (
         severity="warning",
         kinds=(27,),
         consequence="the GPU stays below what the mode allows; reported of JetPack 7.2 at 624 MHz",
-        mend="sudo nvpmodel -m <mode_id> && sudo jetson_clocks    # if it stays: reboot, update L4T",
+        mend="sudo jetson_clocks && sudo nvpmodel -m <mode_id>    # if it stays: reboot, update L4T",
         detect=_gpu_clock,
     ),
     Check(

@@ -245,6 +245,12 @@ def test_power_mode_is_mended_by_the_id_of_this_configuration(devices: dict[str,
     assert "nvpmodel -m 0 " in (run_check(check, devices["nx-16"]).mend or "")
 
 
+def test_mode_without_an_id_is_to_be_looked_up(healthy: Device) -> None:
+    slow = with_changes(healthy, (("clocks.gpu", SLOW), ("power.mode_id", None)))
+    mend = run_check(check_named("gpu-clock"), slow).mend
+    assert mend is not None and "ID" in mend and "/etc/nvpmodel.conf" in mend
+
+
 def test_nano_without_super_is_fastest_at_15_watts(devices: dict[str, Device]) -> None:
     nano = devices["nano-8"]
     modes = tuple(mode for mode in nano.power.modes if mode.name == "15W")

@@ -12,6 +12,7 @@ from support.fake_boards import BOARDS
 from support.fake_tree import cubin, plugin_library, write_tree
 from support.golden import assert_golden
 
+from selfdraft.jetson.clocks import SHOW
 from selfdraft.jetson.device import Device
 from selfdraft.jetson.memory import parse_buddyinfo, parse_swaps
 from selfdraft.jetson.probe import probe
@@ -81,6 +82,12 @@ def test_cpus_tell_the_two_agx_with_32_gb_apart(tmp_path: Path) -> None:
     eight, twelve = tmp_path / "a", tmp_path / "b"
     assert board(eight, 30_536, cpus="0-7").identity.module_name == "agx-orin-32"
     assert board(twelve, 30_536, cpus="0-11").identity.module_name == "agx-orin-devkit-32"
+
+
+def test_tpcs_that_are_on_rule_smaller_modules_out(tmp_path: Path) -> None:
+    tree = {COMPATIBLE: "nvidia,tegra234", "/proc/meminfo": f"MemTotal: {30_536 << 10} kB"}
+    device = probe(write_tree(tmp_path, tree, outputs={SHOW: "Active GPU TPCs: 8\n"}))
+    assert device.identity.module_name == "agx-orin-devkit-32"
 
 
 def test_other_tegra_is_a_jetson_but_no_orin(tmp_path: Path) -> None:
