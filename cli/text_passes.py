@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 
 from selfdraft.manifest import capacity_for
 from selfdraft.runtime.backend import Backend, FloatArray, Step
+from selfdraft.runtime.prefill import SPARSE_CHUNK_ROWS, chunk_rows_at
 
 LayerArrays = dict[str, NDArray[Any]]
 OnTokens = Callable[[int], None]
-SPARSE_CHUNK_ROWS = 64
-"""Sparse rows at a time: a step reads the blocks that any of its rows chose."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +45,13 @@ class TextPasses:
 
     def fill(self, ids: Sequence[int], *, dense: bool, on_tokens: OnTokens | None = None) -> None:
         """Append ``ids``, a chunk at a time."""
-        rows = self._chunk_rows if dense else min(self._chunk_rows, SPARSE_CHUNK_ROWS)
-        for start in range(0, len(ids), rows):
-            chunk = ids[start : start + rows]
+        most = self._chunk_rows if dense else min(self._chunk_rows, SPARSE_CHUNK_ROWS)
+        heads = self._backend.manifest.model.num_heads
+        begin = 0
+        while begin < len(ids):
+            rows = chunk_rows_at(self.cached + most, most=most, batch=1, num_heads=heads)
+            chunk = ids[begin : begin + rows]
+            begin += len(chunk)
             self._run(chunk, dense=dense)
             self.cached += len(chunk)
             if on_tokens:

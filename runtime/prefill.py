@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from selfdraft.runtime.backend import BackboneOutput, Backend, States
@@ -14,8 +14,23 @@ SPARSE_CHUNK_ROWS = 64
 """Default rows of a sparse chunk: the blocks of all its rows are read together, and few neighbours
 choose nearly the same ones."""
 
+WEIGHT_BYTES = 256 * 2**20
+"""Attention weights of one chunk at most, one copy; an engine holds two or three while it runs.
+
+Enough for 256 rows of 32 heads over 8K tokens; further on chunks get shorter."""
+
 OnProgress = Callable[[int, int], None]
 """Called with (tokens done, tokens in all)."""
+
+
+def chunk_rows_at(end: int, *, most: int, batch: int, num_heads: int) -> int:
+    """Rows of a chunk of ``batch`` slots whose longest may end at ``end`` tokens.
+
+    At most ``most``, and so few that fp32 weights ``[batch, heads, rows, end]`` fit
+    ``WEIGHT_BYTES``; whole multiples of 16 where that leaves so many.
+    """
+    fitting = WEIGHT_BYTES // (4 * batch * num_heads * end)
+    return max(min(most, fitting if fitting < 16 else fitting // 16 * 16), 1)
 
 
 class LastChunk(NamedTuple):
@@ -26,7 +41,7 @@ class LastChunk(NamedTuple):
 
 
 class Prefill:
-    """Computes the prompts of slots, ``chunk_rows`` tokens of each at a time.
+    """Computes the prompts of slots, ``chunk_rows`` tokens of each at a time, at length fewer.
 
     Shorter prompts start later, so that all end in the same chunk: its rows are then what a decode
     step leaves behind, and drafting goes on from there without a path of its own.
@@ -88,10 +103,26 @@ class Prefill:
         start, end = self._slots.cached[slot], len(self._slots.tokens[slot])
         border = end if self._alike else min(max(num_prompt, start), end)
         reply_rows = min(self._chunk_rows, SPARSE_CHUNK_ROWS)
+        prompt = self._sizes(slot, start, border, self._chunk_rows)
+        reply = self._sizes(slot, border, end, reply_rows)
         return [
-            *_parts(border - start, self._chunk_rows, attend_all=self._attend_all, prompt=True),
-            *_parts(end - border, reply_rows, attend_all=0, prompt=False),
+            *(_Part(rows, self._attend_all, True) for rows in prompt),
+            *(_Part(rows, 0, False) for rows in reply),
         ]
+
+    def _sizes(self, slot: int, start: int, end: int, most: int) -> Iterator[int]:
+        """Rows of the chunks from ``start`` to ``end``; other slots may be longer beside them."""
+        tokens = self._slots.tokens
+        beside = max((len(own) for other, own in enumerate(tokens) if other != slot), default=0)
+        while start < end:
+            rows = chunk_rows_at(
+                max(min(start + most, end), beside),
+                most=min(most, end - start),
+                batch=self._slots.batch,
+                num_heads=self._backend.manifest.model.num_heads,
+            )
+            yield rows
+            start += rows
 
     def _run_chunk(self, running: Mapping[int, _Part]) -> LastChunk:
         slots = self._slots
@@ -123,10 +154,3 @@ class _Part(NamedTuple):
     num_rows: int
     attend_all: int
     prompt: bool
-
-
-def _parts(rows: int, chunk_rows: int, *, attend_all: int, prompt: bool) -> list[_Part]:
-    return [
-        _Part(min(chunk_rows, rows - first), attend_all, prompt)
-        for first in range(0, rows, chunk_rows)
-    ]

@@ -10,6 +10,7 @@ import pytest
 
 from selfdraft.errors import ConfigError
 from selfdraft.manifest import BLOCK_TOKENS
+from selfdraft.runtime import prefill
 from selfdraft.runtime.loop import DecodeLoop
 from selfdraft.runtime.request import Request
 
@@ -106,6 +107,47 @@ def test_prompts_attend_densely_by_default(backend: Any) -> None:
     loop.begin({0: Request(prompt_ids=PROMPT, max_tokens=4)})
     assert [p["rows"] for p in watched.passes] == [128, 128, 128, 66]
     assert all(p["attend_all"] == [1] for p in watched.passes)
+
+
+@pytest.mark.parametrize(
+    ("end", "batch", "heads", "rows"),
+    [
+        (8192, 1, 32, 256),
+        (8193, 1, 32, 240),  # 255 rows would fit: whole multiples of 16
+        (131_072, 1, 12, 32),
+        (131_072, 4, 32, 4),
+        (1 << 24, 4, 32, 1),  # never none
+    ],
+)
+def test_chunks_get_shorter_where_their_weights_would_not_fit(
+    end: int, batch: int, heads: int, rows: int
+) -> None:
+    assert prefill.chunk_rows_at(end, most=256, batch=batch, num_heads=heads) == rows
+    assert rows == 1 or rows * batch * heads * end * 4 <= prefill.WEIGHT_BYTES
+
+
+@pytest.mark.parametrize("attention", ["dense", "sparse"])
+def test_weights_of_no_chunk_pass_the_limit_and_rows_stay_the_same(
+    backend: Any, monkeypatch: pytest.MonkeyPatch, attention: Any
+) -> None:
+    options: dict[str, Any] = {"drafts": 1, "prefill_attention": attention, "batch": 2}
+    prompts = {0: PROMPT, 1: PROMPT[:70]}
+    expected = replies(DecodeLoop(backend, **options), prompts)
+    heads = backend.manifest.model.num_heads
+    limit = 4 * 2 * heads * LENGTH * 20  # 20 rows at the end of the longer prompt
+    monkeypatch.setattr(prefill, "WEIGHT_BYTES", limit)
+    watched = Watched(backend)
+    assert replies(DecodeLoop(watched, **options), prompts) == expected  # type: ignore[arg-type]
+    chunks = [p for p in watched.passes if p["rows"] > 2]
+    assert all(4 * 2 * heads * p["rows"] * p["length"] <= limit for p in chunks)
+    assert len({p["rows"] for p in chunks}) > 1, "earlier chunks are longer"
+
+
+def replies(loop: DecodeLoop, prompts: dict[int, tuple[int, ...]]) -> list[Any]:
+    loop.begin({s: Request(prompt_ids=ids, max_tokens=12) for s, ids in prompts.items()})
+    while loop.active:
+        loop.step()
+    return [loop.result(slot).tokens for slot in prompts]
 
 
 def test_sparse_prefill_on_a_dense_bundle_is_refused_by_name(noisy: Any) -> None:
