@@ -32,14 +32,17 @@ def attention_text(results: Sequence[GenerationResult]) -> str:
     return f"{facts['mode']}, {facts['share']:.0%} of the blocks read{covered}".replace("%", " %")
 
 
-def audit_text(result: GenerationResult) -> str:
+def audit_text(results: Sequence[GenerationResult]) -> str:
     """The steps compared with dense attention in a few words; empty without any."""
-    points = result.audit
+    points = [point for result in results for point in result.audit]
     if not points:
         return ""
+    read = sum(point.blocks_read for point in points)
+    in_use = sum(point.blocks_in_use for point in points)
+    active = f"{read} of {in_use} blocks read" if read < in_use else "nothing was left out"
     same = sum(point.same_top for point in points)
     mean = sum(point.kl for point in points) / len(points)
     return (
         f"audited {len(points)} steps: mean KL to dense {mean:.2e} nats, "
-        f"same likeliest token in {same}"
+        f"same likeliest token in {same}, {active}"
     )

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from selfdraft.cli.options import (
+    AuditEveryOption,
     BackendOption,
     BitExactOption,
     BundleArg,
@@ -96,6 +97,7 @@ def command(
     backend: BackendOption = "ort",
     threads: ThreadsOption = None,
     context: ContextOption = None,
+    audit_every: AuditEveryOption = None,
     show_provenance: Annotated[
         bool,
         typer.Option("--show-provenance", help="Mark what the MTP head drafted."),
@@ -157,6 +159,7 @@ def command(
         drafts=drafts,
         context=context,
         chunk=chunk,
+        audit_every=audit_every,
         prefill=prefill,
         bit_exact=bit_exact,
     )

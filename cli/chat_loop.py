@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from selfdraft.cli.attention_counters import attention_text
+from selfdraft.cli.attention_counters import attention_text, audit_text
 from selfdraft.cli.cache_files import CacheFiles
 from selfdraft.cli.console import TextWriter, note, print_json_line, prompt_progress
 from selfdraft.cli.conversation import Conversation
@@ -196,6 +196,8 @@ class Chat:
             note("(stopped)")
         if self._interactive:
             note(f"[{summary_line(reply.result)}]")
+        elif audited := audit_text([reply.result]):
+            note(audited)
         if reply.result.finish_reason == "context":
             note(
                 f"the context of {self._loop.context_length} tokens is full, so the reply ends "
@@ -231,6 +233,8 @@ class Chat:
             note(f"attention: {read}")
         for rate in thinking_rates(r.thinking for r in results if r.thinking):
             note(f"thinking: {rate_text(rate)}")
+        if audited := audit_text(results):
+            note(audited)
         used, capacity = len(self._loop.tokens(0)), self._loop.context_length
         note(f"context: {used} of {capacity} tokens")
 

@@ -120,7 +120,7 @@ def summary_line(result: GenerationResult) -> str:
         parts.append(thinking_text(result.thinking))
     if result.reused_tokens:
         parts.append(f"{result.reused_tokens} of {result.prompt_tokens} prompt tokens reused")
-    parts += [text for text in (attention_text([result]), audit_text(result)) if text]
+    parts += [text for text in (attention_text([result]), audit_text([result])) if text]
     return " · ".join(parts)
 
 

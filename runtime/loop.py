@@ -369,7 +369,7 @@ class DecodeLoop:
             run.blocks_read += blocks.read
             run.blocks_in_use += blocks.in_use
         if self._audit:
-            for slot, point in self._audit.compare(output).items():
+            for slot, point in self._audit.compare(output, blocks).items():
                 self._run(slot).audit.append(point)
 
     def _deliver(

@@ -11,11 +11,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from selfdraft.errors import ConfigError
-from selfdraft.runtime.attention_record import sparse_layers
+from selfdraft.errors import ConfigError, DeviceError
+from selfdraft.runtime.attention_record import BlockCounter, StepBlocks, sparse_layers
 from selfdraft.runtime.backend import BackboneOutput, Backend, FloatArray, States
 from selfdraft.runtime.divergence import divergence
 from selfdraft.runtime.slots import SlotTable, StepArrays
+
+REWRITTEN = ("kv", "summary")
+"""Kinds of states in which a row that runs again replaces what it wrote before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +31,10 @@ class AuditPoint:
     """KL(dense || sparse) of its next-token distribution, in nats."""
     same_top: bool
     """Both find the same token likeliest."""
+    blocks_read: int
+    """By the sparse step, summed over the sparse layers, as the engine counted."""
+    blocks_in_use: int
+    """By the dense row: the engine was seen to read every block."""
 
 
 class StepAudit:
@@ -42,7 +49,20 @@ class StepAudit:
                 "bundle is dense",
                 hint="leave it out, or export with --attention sparse",
             )
+        carried = {
+            state.kind
+            for graph in backend.manifest.graphs.values()
+            for state in graph.states
+            if state.kind not in REWRITTEN
+        }
+        if carried:
+            raise ConfigError(
+                f"audit_every runs rows twice; states of kind {', '.join(sorted(carried))} "
+                "do not forget the first",
+                hint="leave it out; selfdraft audit compares on caches of its own",
+            )
         self._backend = backend
+        self._blocks = BlockCounter(backend.manifest, backend=backend.name)
         self._states = states
         self._slots = slots
         self._every = every
@@ -69,12 +89,21 @@ class StepAudit:
         for slot in due:
             self._arrays.input_ids[slot, 0] = self._slots.tokens[slot][-1]
         output = self._backend.run_backbone(self._states, step, self._arrays.input_ids)
+        self._check_dense(self._blocks.count(step, output))
         rows = self._backend.read_rows(output.logits, [(slot, 0) for slot in due])
         self._dense = dict(zip(due, rows, strict=True))
         self.seconds += time.perf_counter() - started
 
-    def compare(self, output: BackboneOutput) -> dict[int, AuditPoint]:
-        """The step's ``output`` against what ``run_dense`` found, by slot."""
+    def _check_dense(self, blocks: StepBlocks) -> None:
+        """The dense row must have read everything, or the comparison would prove nothing."""
+        if blocks.read != blocks.in_use:
+            raise DeviceError(
+                f"the audit asked for all {blocks.in_use} blocks, the engine read {blocks.read}",
+                hint="export the bundle again; if it fails again, report this",
+            )
+
+    def compare(self, output: BackboneOutput, blocks: StepBlocks) -> dict[int, AuditPoint]:
+        """The step's ``output`` and its ``blocks`` against what ``run_dense`` found, by slot."""
         if not self._dense:
             return {}
         started = time.perf_counter()
@@ -83,6 +112,12 @@ class StepAudit:
         for (slot, dense), row in zip(self._dense.items(), sparse, strict=True):
             found = divergence(dense, row)
             position = len(self._slots.tokens[slot]) - 1
-            points[slot] = AuditPoint(position=position, kl=found.kl, same_top=found.same_top)
+            points[slot] = AuditPoint(
+                position=position,
+                kl=found.kl,
+                same_top=found.same_top,
+                blocks_read=blocks.read,
+                blocks_in_use=blocks.in_use,
+            )
         self.seconds += time.perf_counter() - started
         return points

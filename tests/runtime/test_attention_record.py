@@ -11,7 +11,7 @@ from support import tiny_model
 from support.sparse_bundle import sparse_layer
 
 from selfdraft.errors import BundleError, ConfigError, DeviceError
-from selfdraft.manifest import AttentionPlan, AttentionSpec
+from selfdraft.manifest import AttentionPlan, AttentionSpec, GraphSpec, StateSpec
 from selfdraft.runtime.attention_record import check_attention, sparse_layers
 from selfdraft.runtime.backend import BackboneOutput, Step
 from selfdraft.runtime.divergence import divergence
@@ -186,3 +186,27 @@ def _graph(*, outputs: tuple[Any, ...]) -> Any:
     from selfdraft.manifest import GraphSpec
 
     return GraphSpec(file="backbone.onnx", inputs=(), outputs=outputs, taps=(), states=())
+
+
+def test_audit_fails_where_the_dense_row_did_not_read_every_block(sparse: Any) -> None:
+    class Deaf(Watched):
+        """Ignores ``attend_all`` in steps of one row."""
+
+        def run_backbone(self, states: Any, step: Step, ids: Any) -> BackboneOutput:
+            if ids.shape[1] == 1:
+                step.attend_all[:] = 0
+            return super().run_backbone(states, step, ids)
+
+    with pytest.raises(DeviceError, match="asked for all 8 blocks, the engine read 5"):
+        _replies(Deaf(sparse), [_prompt(500)], drafts=0, audit_every=1)
+
+
+def test_audit_over_states_that_do_not_forget_a_row_is_refused(sparse: Any) -> None:
+    state = StateSpec(
+        name="s", kind="recurrent", dtype="float32", shape=(2,), input="s", output="s", aliased=True
+    )
+    graph = GraphSpec(file="backbone.onnx", inputs=(), outputs=(), taps=(), states=(state,))
+    backend: Any = Watched(sparse)
+    backend.manifest = dataclasses.replace(sparse.manifest, graphs={"backbone": graph})
+    with pytest.raises(ConfigError, match="states of kind recurrent do not forget"):
+        DecodeLoop(backend, audit_every=1)
