@@ -26,6 +26,15 @@ def make_op(**changes: Any) -> CachedAttention:
     return replace(op, **changes)
 
 
+def covering(selector: Selector, length: int, *, group: int, dim: int = 8) -> CachedAttention:
+    """One kv head, and a budget of exactly the blocks of ``length`` tokens."""
+    op = make_op(selector=selector, num_heads=group, num_kv_heads=1, head_dim=dim, scale=dim**-0.5)
+    blocks = -(-length // 64)
+    if selector == "window":
+        return replace(op, local_blocks=max(blocks - op.sinks, 2))
+    return replace(op, budget_tokens=64 * max(blocks, op.sinks + op.local_blocks))
+
+
 def empty_states(op: CachedAttention, *, batch: int, capacity: int) -> dict[str, NDArray[Any]]:
     """Zeroed states by input name, fp32 caches held as fp64."""
     return zeroed_states(op, batch=batch, capacity=capacity, fp32_as=np.float64)
@@ -110,6 +119,24 @@ def filled_step(
         row_count=counts,
         attend_all=np.array(attend_all or [0] * batch, dtype=np.int64),
     )
+
+
+def with_keys(step: Step, keys: NDArray[Any]) -> Step:
+    """The step with its context's keys ``[T]`` or ``[T, d]`` (all heads alike) in their place."""
+    op = step.op
+    keys = np.broadcast_to(keys if keys.ndim == 2 else keys[:, None], (len(keys), op.head_dim))
+    states = {name: array.copy() for name, array in step.states.items()}
+    tokens = int(step.past_len[0])
+    states["k_cache"][0, :, :tokens] = keys[:tokens]
+    refresh(
+        op,
+        states["summary"][0],
+        states["k_cache"][0],
+        blocks=range(-(-tokens // 64)),
+        length=tokens,
+    )
+    new = np.tile(keys[tokens:], op.num_kv_heads)[None]
+    return replace(step, states=states, k=new)
 
 
 def fill(

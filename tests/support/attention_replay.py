@@ -14,11 +14,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from support.attention_cases import empty_states
+from support.attention_cases import SELECTORS, make_op
 from support.brute_attention import brute_row
 
-from selfdraft.trt_plugins.cached_attention.contract import CachedAttention
+from selfdraft.trt_plugins.cached_attention.contract import CachedAttention, Selector
+from selfdraft.trt_plugins.cached_attention.int8_kv import dequantise, quantise
 from selfdraft.trt_plugins.cached_attention.oracle import cached_attention
+from selfdraft.trt_plugins.cached_attention.states import empty_states
 
 CAPACITY = 1536
 Step = Callable[..., Any]
@@ -69,6 +71,25 @@ def random_replay(op: CachedAttention, *, seed: int, batch: int) -> Replay:
     return Replay(op=op, calls=calls, tokens=tokens, seed=seed)
 
 
+def replay_of(seed: int, *, selector: Selector | None = None, batch: int | None = None) -> Replay:
+    """Attributes and slots by seed: all selectors, groups, budgets, windows, KV types in turn."""
+    rng = np.random.default_rng([seed, 7])
+    chosen = selector or SELECTORS[seed % len(SELECTORS)]
+    group = int(rng.choice([1, 2, 3, 4]))
+    op = make_op(
+        selector=chosen,
+        num_heads=group,
+        num_kv_heads=1,
+        sinks=int(rng.integers(0, 3)),
+        budget_tokens=64 * int(rng.integers(4, 7)),
+        budget_share=float(rng.choice([0.0, 0.0, 0.6])),
+        sliding_window=int(rng.choice([0, 0, 250])) if chosen != "infllm_v2" else 0,
+        scale=0.7,
+        kv_dtype=("fp32", "fp32", "fp32", "int8")[seed // 4 % 4],
+    )
+    return random_replay(op, seed=seed, batch=batch or (1, 1, 1, 3)[seed % 4])
+
+
 def plain(replay: Replay, slot: int) -> Replay:
     """The same slot alone: prompts in one piece, every other token by itself."""
     calls: list[Call] = []
@@ -89,11 +110,16 @@ def without_rejections(replay: Replay) -> Replay:
     return dataclasses.replace(replay, calls=calls)
 
 
-def play(replay: Replay, *, step: Step = cached_attention) -> list[list[Output]]:
-    """Run the calls of all slots side by side; the outputs of each slot's decoded tokens."""
+def play(
+    replay: Replay, *, step: Step = cached_attention, fp32_as: type[np.floating[Any]] = np.float64
+) -> list[list[Output]]:
+    """Run the calls of all slots side by side; the outputs of each slot's decoded tokens.
+
+    ``fp32_as``: the type in which ``step`` takes fp32 caches.
+    """
     batch = len(replay.calls)
     rng = np.random.default_rng(replay.seed + 1)
-    states = empty_states(replay.op, batch=batch, capacity=CAPACITY)
+    states = empty_states(replay.op, batch=batch, capacity=CAPACITY, fp32_as=fp32_as)
     past = np.zeros(batch, dtype=np.int64)
     outputs: list[list[Output]] = [[] for _ in range(batch)]
     for index in range(max(len(calls) for calls in replay.calls)):
@@ -137,6 +163,8 @@ def _from_scratch(replay: Replay, slot: int, position: int) -> NDArray[np.float6
     tokens, op = replay.tokens[slot], replay.op
     shape = (CAPACITY, op.num_kv_heads, op.head_dim)
     keys, values = tokens["k"].reshape(shape), tokens["v"].reshape(shape)
+    if op.kv_dtype == "int8":
+        keys, values = dequantise(*quantise(keys)), dequantise(*quantise(values))
     return brute_row(op, tokens["q"][position], keys, values, position=position)
 
 

@@ -11,6 +11,7 @@ from support.attention_cases import (
     SCORING,
     SELECTORS,
     Step,
+    covering,
     empty_states,
     filled_step,
     make_op,
@@ -18,84 +19,9 @@ from support.attention_cases import (
 )
 from support.brute_attention import brute_row
 
-from selfdraft.trt_plugins.cached_attention.contract import CachedAttention, Selector
+from selfdraft.trt_plugins.cached_attention.contract import Selector
 from selfdraft.trt_plugins.cached_attention.oracle import cached_attention
 from selfdraft.trt_plugins.cached_attention.selection import selected_blocks
-
-LENGTHS = (1, 15, 31, 63, 64, 65, 127, 128, 129, 4095, 4096, 4097, 8191, 8192, 8193)
-GROUPS = (1, 2, 3, 4, 5, 6, 7, 8, 16)
-BATCHES = (1, 3, 4)
-
-
-def covering(selector: Selector, length: int, *, group: int, dim: int = 8) -> CachedAttention:
-    """One kv head, and a budget of exactly the blocks of ``length`` tokens."""
-    op = make_op(selector=selector, num_heads=group, num_kv_heads=1, head_dim=dim, scale=dim**-0.5)
-    blocks = -(-length // 64)
-    if selector == "window":
-        return replace(op, local_blocks=max(blocks - op.sinks, 2))
-    return replace(op, budget_tokens=64 * max(blocks, op.sinks + op.local_blocks))
-
-
-def lengths_of(length: int, batch: int) -> list[int]:
-    """Unequal lengths of a batch, the longest first."""
-    return [length, max(length // 2, 1), max(length - 64, 1), 1][:batch]
-
-
-def dense(step: Step, slot: int, row: int) -> Any:
-    """Plain softmax attention of one row, written out once more."""
-    op = step.op
-    keys, values = step.context(step.run(), slot)
-    last = int(step.past_len[slot]) + row + 1
-    k = np.repeat(keys[:last], op.group, axis=1)  # [T, Hq, d]
-    v = np.repeat(values[:last], op.group, axis=1)
-    q = step.q[slot, row].reshape(op.num_heads, op.head_dim)
-    logits = np.einsum("hd,thd->ht", q, k) * op.scale
-    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
-    return np.einsum("ht,thd->hd", weights / weights.sum(axis=1, keepdims=True), v).reshape(-1)
-
-
-def check_covering(selector: Selector, length: int, *, group: int, batch: int) -> None:
-    op = covering(selector, length, group=group)
-    step = filled_step(op, lengths_of(length, batch), rows=3, seed=length + batch)
-    y = step.run().y
-    np.testing.assert_array_equal(y, step.run(replace(op, selector="all")).y)
-    for slot in range(batch):
-        for row in range(int(step.row_count[slot])):
-            np.testing.assert_allclose(y[slot, row], dense(step, slot, row), rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("selector", SELECTORS)
-@pytest.mark.parametrize("index", range(len(LENGTHS)))
-def test_selection_that_covers_the_context_is_dense_attention(
-    selector: Selector, index: int
-) -> None:
-    shift = SELECTORS.index(selector)
-    check_covering(
-        selector,
-        LENGTHS[index],
-        group=GROUPS[(index + 2 * shift) % len(GROUPS)],
-        batch=BATCHES[(index + shift) % 3],
-    )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("selector", SELECTORS)
-@pytest.mark.parametrize("group", GROUPS)
-@pytest.mark.parametrize("batch", BATCHES)
-def test_selection_that_covers_any_length_group_and_batch_is_dense(
-    selector: Selector, group: int, batch: int
-) -> None:
-    for length in LENGTHS:
-        check_covering(selector, length, group=group, batch=batch)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("selector", SELECTORS)
-@pytest.mark.parametrize(("length", "group", "batch"), [(131_071, 4, 1), (131_072, 16, 3)])
-def test_selection_that_covers_128k_is_dense(
-    selector: Selector, length: int, group: int, batch: int
-) -> None:
-    check_covering(selector, length, group=group, batch=batch)
 
 
 @pytest.mark.parametrize("selector", SCORING)

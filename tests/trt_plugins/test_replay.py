@@ -7,13 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.attention_cases import SCORING, SELECTORS, make_op
-from support.attention_replay import (
-    Replay,
-    first_difference,
-    random_replay,
-    without_rejections,
-)
+from support.attention_cases import SCORING
+from support.attention_replay import first_difference, replay_of, without_rejections
 
 from selfdraft.trt_plugins.cached_attention import oracle, summaries
 from selfdraft.trt_plugins.cached_attention.contract import CachedAttention, Selector
@@ -21,24 +16,6 @@ from selfdraft.trt_plugins.cached_attention.selection import slot_blocks
 
 QUICK_REPLAYS = 200
 SLOW_REPLAYS = 1000
-
-
-def replay_of(seed: int, *, selector: Selector | None = None, batch: int | None = None) -> Replay:
-    """Attributes and slots by seed: all selectors, groups, budgets, windows in turn."""
-    rng = np.random.default_rng([seed, 7])
-    chosen = selector or SELECTORS[seed % len(SELECTORS)]
-    group = int(rng.choice([1, 2, 3, 4]))
-    op = make_op(
-        selector=chosen,
-        num_heads=group,
-        num_kv_heads=1,
-        sinks=int(rng.integers(0, 3)),
-        budget_tokens=64 * int(rng.integers(4, 7)),
-        budget_share=float(rng.choice([0.0, 0.0, 0.6])),
-        sliding_window=int(rng.choice([0, 0, 250])) if chosen != "infllm_v2" else 0,
-        scale=0.7,
-    )
-    return random_replay(op, seed=seed, batch=batch or (1, 1, 1, 3)[seed % 4])
 
 
 def noticed(*, selector: Selector, seeds: range) -> bool:

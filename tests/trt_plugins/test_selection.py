@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from support.attention_cases import SCORING, Step, filled_step, make_op
+from support.attention_cases import SCORING, Step, filled_step, make_op, with_keys
 
 from selfdraft.trt_plugins.cached_attention.selection import (
     chosen_blocks,
@@ -18,7 +17,6 @@ from selfdraft.trt_plugins.cached_attention.selection import (
     selected_blocks,
     visible,
 )
-from selfdraft.trt_plugins.cached_attention.summaries import refresh
 
 
 def blocks_of(step: Step) -> NDArray[np.bool_]:
@@ -32,24 +30,6 @@ def blocks_of(step: Step) -> NDArray[np.bool_]:
         row_count=step.row_count,
         attend_all=step.attend_all,
     )
-
-
-def with_keys(step: Step, keys: NDArray[Any]) -> Step:
-    """The step with its context's keys ``[T]`` or ``[T, d]`` (all heads alike) in their place."""
-    op = step.op
-    keys = np.broadcast_to(keys if keys.ndim == 2 else keys[:, None], (len(keys), op.head_dim))
-    states = {name: array.copy() for name, array in step.states.items()}
-    tokens = int(step.past_len[0])
-    states["k_cache"][0, :, :tokens] = keys[:tokens]
-    refresh(
-        op,
-        states["summary"][0],
-        states["k_cache"][0],
-        blocks=range(-(-tokens // 64)),
-        length=tokens,
-    )
-    new = np.tile(keys[tokens:], op.num_kv_heads)[None]
-    return replace(step, states=states, k=new)
 
 
 @pytest.mark.parametrize(
