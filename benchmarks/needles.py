@@ -22,8 +22,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from selfdraft.export.attention_options import AttentionOptions
 from selfdraft.trt_plugins.cached_attention import summaries
-from selfdraft.trt_plugins.cached_attention.contract import CachedAttention
+from selfdraft.trt_plugins.cached_attention.contract import DEFAULT_SPREAD, CachedAttention
 from selfdraft.trt_plugins.cached_attention.selection import (
     chosen_blocks,
     selectable_blocks,
@@ -32,6 +33,11 @@ from selfdraft.trt_plugins.cached_attention.selection import (
 
 Array = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
+
+DEFAULT = AttentionOptions(kind="sparse")
+"""What an export chooses where the user says nothing."""
+SPREADS = tuple(sorted({0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, DEFAULT_SPREAD["mean_std"]}))
+"""0 leaves the mean alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,20 +163,18 @@ def selections(op: CachedAttention, scene: Scene) -> dict[str, BoolArray]:
     """Blocks ``[blocks]`` that each way of selecting reads for the last row."""
     variants = {
         "window": replace(op, selector="window"),
-        "min_max": replace(op, selector="min_max"),
-        "mean": replace(op, spread=0.0),
-        "mean_std 0.5": replace(op, spread=0.5),
-        "mean_std": op,
+        "min_max": replace(op, selector="min_max", spread=1.0),
+        **{f"mean_std {spread:g}": replace(op, spread=spread) for spread in SPREADS},
         "infllm_v2": replace(op, selector="infllm_v2", local_blocks=max(op.local_blocks, 3)),
     }
-    seen = {name: _select(variant, scene) for name, variant in variants.items()}
+    seen = {name: select(variant, scene) for name, variant in variants.items()}
     seen["sub-page means"] = _by_score(op, _sub_page_scores(op, scene))
     seen["exact"] = _by_score(op, _per_block(op, scene.attention.sum(axis=0)).sum(axis=1))
     return seen
 
 
-def _select(op: CachedAttention, scene: Scene) -> BoolArray:
-    """The op's own selection."""
+def select(op: CachedAttention, scene: Scene) -> BoolArray:
+    """The op's own selection for the last row: ``[blocks]``."""
     length = len(scene.keys)
     blocks = -(-length // op.block)
     summary = np.zeros((1, 1, blocks, op.summary_vectors, op.head_dim), dtype=np.float32)
@@ -261,13 +265,16 @@ def _finding(hits: list[bool], recalls: list[float]) -> Finding:
 
 
 def make_op(spec: Haystack, *, budget_tokens: int) -> CachedAttention:
-    """The op with its defaults, selector ``mean_std``, and one kv head."""
+    """The op as an export plans it by default, with one kv head."""
     return CachedAttention(
         num_heads=spec.group,
         num_kv_heads=1,
         head_dim=spec.head_dim,
         scale=spec.head_dim**-0.5,
-        selector="mean_std",
+        sinks=DEFAULT.sinks,
+        local_blocks=min(DEFAULT.local_blocks, budget_tokens // 128),
+        selector=DEFAULT.selector,
+        spread=DEFAULT_SPREAD[DEFAULT.selector],
         budget_tokens=budget_tokens,
     )
 

@@ -59,14 +59,18 @@ def layer_groups(manifest: Manifest, *, context: int) -> list[LayerGroup]:
 
 def group_text(group: LayerGroup, *, context: int) -> str:
     """One group for people."""
+    from selfdraft.trt_plugins.cached_attention.contract import DEFAULT_SPREAD
+
     spec = group.spec
     if spec.selector == "all":
         return "dense"
     share = f" or {spec.budget_share:.1%}" if spec.budget_share else ""
     budget = "" if spec.selector == "window" else f", budget {spec.budget_tokens}{share}"
+    weight = f", spread {spec.spread:g}" if spec.selector in DEFAULT_SPREAD else ""
     window = f", window of {spec.sliding_window} tokens" if spec.sliding_window else ""
     return (
-        f"{spec.selector}: {spec.sinks} sink and {spec.local_blocks} local blocks{budget}{window}; "
+        f"{spec.selector}: {spec.sinks} sink and {spec.local_blocks} local blocks{budget}"
+        f"{weight}{window}; "
         f"sees {group.seen_tokens} of {context}"
     )
 

@@ -20,6 +20,7 @@ from selfdraft.cli.long_context_options import (
     MtpWindowOption,
     SelectorOption,
     SinksOption,
+    SpreadOption,
 )
 from selfdraft.cli.options import JsonOption
 
@@ -127,6 +128,7 @@ def command(
     ] = False,
     attention: AttentionOption = "checkpoint",
     selector: SelectorOption = "mean_std",
+    spread: SpreadOption = None,
     budget: BudgetOption = 4096,
     budget_share: BudgetShareOption = 0.0,
     sinks: SinksOption = 1,
@@ -169,6 +171,7 @@ def command(
         draft_vocab_text=draft_vocab_text,
         attention=AttentionOptions(
             **chosen,
+            spread=spread,
             budget_tokens=budget,
             budget_share=budget_share,
             sinks=sinks,

@@ -27,6 +27,17 @@ SelectorOption = Annotated[
         rich_help_panel=PANEL,
     ),
 ]
+SpreadOption = Annotated[
+    float | None,
+    typer.Option(
+        "--spread",
+        metavar="C",
+        help="mean_std, min_max: weight of how much a block's keys differ against their centre. "
+        "Short needles want more, long ones less.",
+        show_default="5 and 1",
+        rich_help_panel=PANEL,
+    ),
+]
 BudgetOption = Annotated[
     int,
     typer.Option(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from selfdraft.errors import ConfigError
 from selfdraft.manifest import BLOCK_TOKENS, AttentionPlan, ModelSpec
+from selfdraft.trt_plugins.cached_attention.contract import DEFAULT_SPREAD
 
 if TYPE_CHECKING:
     from selfdraft.export.attention_options import AttentionOptions
@@ -42,6 +43,15 @@ def check_budget(options: AttentionOptions) -> None:
                 hint=f"give {always + BLOCK_TOKENS} or more, fewer --local-blocks, "
                 "or --selector window",
             )
+
+
+def check_spread(options: AttentionOptions) -> None:
+    """Refuse a spread for a selector whose scores have none."""
+    if options.spread is not None and options.selector not in DEFAULT_SPREAD:
+        raise ConfigError(
+            f"spread {options.spread} has no meaning with selector {options.selector!r}",
+            hint=f"leave it out, or choose selector {' or '.join(DEFAULT_SPREAD)}",
+        )
 
 
 def check_plan(options: AttentionOptions, plan: AttentionPlan, spec: ModelSpec) -> None:

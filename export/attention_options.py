@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from selfdraft.errors import ConfigError
-from selfdraft.export.attention_checks import check_budget, check_kv, check_plan
+from selfdraft.export.attention_checks import check_budget, check_kv, check_plan, check_spread
 from selfdraft.manifest import (
     BLOCK_TOKENS,
     AttentionPlan,
@@ -14,6 +14,7 @@ from selfdraft.manifest import (
     ModelSpec,
 )
 from selfdraft.strict import closest_hint
+from selfdraft.trt_plugins.cached_attention.contract import DEFAULT_SPREAD
 from selfdraft.trt_plugins.cached_attention.coverage import seen_tokens
 from selfdraft.trt_plugins.cached_attention.from_manifest import layer_ops, mtp_op
 
@@ -31,6 +32,8 @@ class AttentionOptions:
     selector: Literal["mean_std", "min_max", "infllm_v2", "window"] = "mean_std"
     budget_tokens: int = 4096
     """Tokens a row sees, sinks and local window included."""
+    spread: float | None = None
+    """Weight of a block's spread against its centre; None: the selector's default."""
     budget_share: float = 0.0
     """The budget is at least this share of the row's context."""
     sinks: int = 1
@@ -69,6 +72,7 @@ class AttentionOptions:
                 f"first_budget_tokens {self.first_budget_tokens} is given for no layer",
                 hint="say how many layers it is for: --first-layers 2",
             )
+        check_spread(self)
         if self.mtp_window < 1:
             raise ConfigError(
                 f"mtp_window is {self.mtp_window}", hint="choose 1 or more, e.g. 1024"
@@ -113,7 +117,12 @@ class AttentionOptions:
             local_blocks=self.local_blocks,
             budget_tokens=budget_tokens,
             budget_share=self.budget_share,
+            spread=self._spread(),
         )
+
+    def _spread(self) -> float:
+        """The one given, else the selector's own; 1 where scores have none."""
+        return DEFAULT_SPREAD.get(self.selector, 1.0) if self.spread is None else self.spread
 
     def _mtp(self) -> AttentionSpec:
         # A window that begins inside a block needs one block more.
@@ -142,6 +151,7 @@ def coverage_notes(
 
 _SPARSE_ONLY = (
     "selector",
+    "spread",
     "budget_tokens",
     "budget_share",
     "sinks",

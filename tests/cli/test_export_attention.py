@@ -39,10 +39,15 @@ def test_inspect_tells_plan_and_bytes_at_a_context(run: Any, sparse_bundle: Path
     kinds = facts["state_bytes_by_kind"]["backbone"]
     # int8 codes and fp16 scales of keys and values; centre and half width of each block in fp32.
     assert kinds["kv"] == 2 * 2 * 2 * slots * (16 + 2)
+    in_fp16 = 2 * 2 * 2 * slots * 16 * 2
+    assert kinds["kv"] * 2 * 16 == in_fp16 * (16 + 2)
     assert kinds["summary"] == 2 * 2 * (slots // 64) * 2 * 16 * 4
     assert facts["state_bytes"]["backbone"] == sum(kinds.values())
     text = run("inspect", sparse_bundle, "--context", 1024).stdout
-    assert "min_max: 2 sink and 2 local blocks, budget 256 or 25.0%; sees 256 of 1024" in text
+    assert (
+        "min_max: 2 sink and 2 local blocks, budget 256 or 25.0%, spread 1; sees 256 of 1024"
+        in text
+    )
     assert "window of 100 tokens; sees 228 of 1024" in text and "summary" in text
 
 
@@ -76,6 +81,7 @@ def test_context_within_the_budget_is_told(
         ([*SPARSE, "--first-budget", 512], "given for no layer"),
         ([*SPARSE, "--local-blocks", 1], "local_blocks"),
         ([*SPARSE, "--budget-share", 1.5], "budget_share"),
+        ([*SPARSE, "--spread", "-1"], "spread is -1.0"),
         ([*SPARSE, "--mtp-window", 0], "mtp_window is 0"),
         (["--kv", "fp8"], "kv 'fp8' is unknown"),
         (["--context", LONG + 1], "max_position_embeddings"),

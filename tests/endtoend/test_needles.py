@@ -17,17 +17,16 @@ from selfdraft.export.bundle import export_bundle
 from selfdraft.export.options import ExportOptions
 
 DEMO = Path(__file__).parents[2] / "demo" / "checkpoint"
-LENGTH = 1344
-BUDGET = 384
+LENGTH = 1792
+BUDGET = 512
 DEPTHS = (0.2, 0.4, 0.6, 0.8)
 
 
 @pytest.fixture(scope="module")
 def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
     folder = tmp_path_factory.mktemp("sparse-demo") / "bundle"
-    attention = AttentionOptions(
-        kind="sparse", selector="min_max", budget_tokens=BUDGET, local_blocks=2
-    )
+    # Selector and spread are the defaults. Eight local blocks would fill such a budget.
+    attention = AttentionOptions(kind="sparse", budget_tokens=BUDGET, local_blocks=2)
     export_bundle(DEMO, folder, ExportOptions(attention=attention, context=2048))
     return open_session(folder, EngineOptions(threads=2, drafts=0))
 
@@ -39,6 +38,11 @@ def found(session: Session) -> dict[str, Any]:
     )
     tasks = needle_tasks(depths=DEPTHS, keys=(1, 4))
     return record_of(evaluate(session, tasks, options, on_progress=lambda *_: None))
+
+
+def test_every_layer_is_sparse_and_counted(session: Session) -> None:
+    manifest = session.bundle.manifest
+    assert len(sparse_ops(manifest)) == manifest.model.num_layers
 
 
 def test_needles_lie_outside_sinks_and_window(session: Session) -> None:

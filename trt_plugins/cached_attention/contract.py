@@ -33,6 +33,9 @@ SUMMARY_VECTORS: dict[Selector, int] = {
 }
 """Vectors of ``head_dim`` that a selector keeps for each block and kv head."""
 
+DEFAULT_SPREAD: dict[Selector, float] = {"mean_std": 5.0, "min_max": 1.0}
+"""Spread of the selectors that have one, unless an export says otherwise (docs/attention.md)."""
+
 INPUTS = (
     "q",  # [B, n, Hq d]
     "k",  # [B, n, Hkv d]
