@@ -156,6 +156,7 @@ def attention_work(op: CachedAttention, *, context: int, rows: int, splits: int)
     blocks = -(-context // BLOCK)
     read = min(blocks, -(-op.budget_tokens // BLOCK))
     scored = blocks - op.sinks - op.local_blocks if read < blocks else 0
+    summaries = scored + op.sinks if scored else 0  # those of sinks are read beside the others
     tile_logits = heads * tiles * TILE_ROWS * 4
     partial = heads * tiles * splits * TILE_ROWS * (d + 2) * 4
     queries = rows * op.num_heads * d * 2
@@ -168,7 +169,7 @@ def attention_work(op: CachedAttention, *, context: int, rows: int, splits: int)
         ),
         Work(
             kernel="score",
-            memory_bytes=heads * scored * op.summary_vectors * d * 2 + queries,
+            memory_bytes=heads * summaries * op.summary_vectors * d * 2 + queries * (scored > 0),
             cache_bytes=tile_logits * scored,
             mma_flops=2 * heads * tiles * TILE_ROWS * scored * op.summary_vectors * d,
         ),

@@ -63,10 +63,11 @@ def test_kernels_keep(check: Check, shape: str, group: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("group", GROUP_SIZES)
-@pytest.mark.parametrize("inputs", [384, 2560, 4864, 9728])
-@pytest.mark.parametrize("outputs", [63, 200, 513])
-def test_kernels_keep_all_of_it_at_sizes_of_models(group: int, inputs: int, outputs: int) -> None:
-    for seed, check in enumerate(CHECKS[:3]):
+@pytest.mark.parametrize(("inputs", "outputs"), [(896, 513), (2560, 200), (9728, 63)])
+def test_kernels_keep_their_promises_at_sizes_of_models(
+    group: int, inputs: int, outputs: int
+) -> None:
+    for seed, check in enumerate((check_oracle, check_rows_alone, check_bad_rows)):
         check(library(), make_op(group, inputs=inputs, outputs=outputs), seed=1000 * seed)
 
 

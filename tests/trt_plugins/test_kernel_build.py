@@ -313,6 +313,10 @@ def test_a_source_that_is_wrong_is_refused_with_its_line(
         toolchain.compile(wrong, arch="sm_87", include=[])
 
 
-def test_kernels_need_no_standard_header() -> None:
-    for path in plugin_folder().glob("*/csrc/*.cu*"):
-        assert "#include <" not in path.read_text(), f"{path}: NVRTC has no standard headers"
+def test_kernels_need_no_standard_header_and_hold_no_ptx() -> None:
+    sources = list(plugin_folder().glob("*/csrc/*.cu*"))
+    assert sources
+    for path in sources:
+        text = path.read_text()
+        assert "#include <" not in text, f"{path}: NVRTC has no standard headers"
+        assert "asm" not in text, f"{path}: PTX belongs in csrc/device.cuh"

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from support.kernel_step import random_step, run_kernels
 
 from selfdraft.jetson.modules import module_named
 from selfdraft.trt_plugins.build.kernel_list import kernel_sources
@@ -95,3 +96,24 @@ def test_each_limit_can_decide_and_waits_and_gap_are_added(estimates: ModuleType
         assert estimates.predicted_us(replace(nothing, **change), ORIN) - gap == pytest.approx(
             expected, rel=1e-4
         )
+
+
+@pytest.mark.parametrize("kv_dtype", ["fp16", "int8"])
+@pytest.mark.parametrize("context", [256, 1024])
+def test_predicted_bytes_are_those_that_the_kernels_ask_for(
+    estimates: ModuleType, context: int, kv_dtype: str
+) -> None:
+    """On the host, at a full block: within 2 % of keys, values, scales, summaries and queries."""
+    shape = replace(estimates.QWEN3_8B, heads=8, kv_heads=2, head_dim=64)
+    op = estimates.attention_op(shape, kv_dtype=kv_dtype, budget=512)
+    step = random_step(op, [context], rows=1, seed=1, splits=2)
+    counted = run_kernels(step).traffic
+    works = estimates.attention_work(op, context=context, rows=1, splits=2)
+    predicted = {work.kernel: work.memory_bytes for work in works}
+    kinds = ("kv", "scale", "summary", "rows")
+    for kernel in ("score", "attend"):
+        read = sum(counted[kernel].read.get(kind, 0) for kind in kinds)
+        # Each block of threads reads the queries of its tile; memory delivers them once.
+        queries = counted[kernel].read.get("rows", 0)
+        once = min(queries, 8 * 64 * 2)
+        assert read - queries + once == pytest.approx(predicted[kernel], rel=0.02)
