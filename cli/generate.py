@@ -203,7 +203,7 @@ def command(
         refuse_with_beams(
             {
                 "--temperature": temperature,
-                "--mode match": mode == "match",
+                f"--mode {mode}": mode not in (None, "greedy"),
                 "--top-k": top_k,
                 "--top-p": top_p,
                 "--min-p": min_p,

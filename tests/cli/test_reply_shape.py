@@ -151,7 +151,11 @@ def test_beams_do_not_stream(run: Any, shared_bundle: Path) -> None:
     "option",
     [
         ("--temperature", 1),
-        ("--mode", "match"),
+        ("--mode match",),
+        ("--mode rejection",),
+        ("--repetition-penalty", 2),
+        ("--logprobs", 0),
+        ("--every", "sentence"),
         ("--top-k", 4),
         ("--top-p", 0.5),
         ("--min-p", 0.1),
@@ -173,7 +177,8 @@ def test_beams_do_not_stream(run: Any, shared_bundle: Path) -> None:
 def test_beams_refuse_what_they_cannot_honour(
     run: Any, shared_bundle: Path, option: tuple[object, ...]
 ) -> None:
-    result = run("generate", shared_bundle, "hi", "--num-beams", 2, "--no-stream", *option)
+    words = [word for part in option for word in str(part).split()]
+    result = run("generate", shared_bundle, "hi", "--num-beams", 2, "--no-stream", *words)
     assert result.exit_code == 2
     assert f"beam search takes no {option[0]}" in result.stderr
 

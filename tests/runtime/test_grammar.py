@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import re
@@ -130,6 +131,19 @@ def test_output_parses_and_drafts_change_nothing(
     for results in others:
         assert [result.tokens for result in results] == [plain.tokens] * len(results)
         assert {result.finish_reason for result in results} == {"eos"}
+
+
+def test_resumed_reply_goes_on_in_the_grammar(tiny: ModuleType, tokenizer: Tokenizer) -> None:
+    backend = ScriptedBackend(
+        tiny, writes(tokenizer, (65,), "abxabx"), vocab_size=VOCAB, eos_ids=(EOS,)
+    )
+    request = Request(prompt_ids=(65,), structured=StructuredOutput(kind="regex", source="abab"))
+    (whole,) = reply(backend, request, tokenizer, drafts=0)
+    assert tokenizer.decode(whole.tokens) == "abab"
+    for count, drafts in itertools.product(range(1, 5), (0, 3)):
+        resumed = dataclasses.replace(request, resumed_token_ids=whole.tokens[:count])
+        (rest,) = reply(backend, resumed, tokenizer, drafts=drafts)
+        assert rest.tokens == whole.tokens[count:]
 
 
 def test_whitespace_of_json_has_an_end(tiny: ModuleType, tokenizer: Tokenizer) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
@@ -14,9 +15,11 @@ from support.scripted_backend import Script, ScriptedBackend
 from selfdraft.errors import ConfigError
 from selfdraft.runtime.char_completion import CharCompletion
 from selfdraft.runtime.generation import Generation
+from selfdraft.runtime.grammar import StructuredOutput
 from selfdraft.runtime.logit_params import LogitParams
 from selfdraft.runtime.loop import DecodeLoop
 from selfdraft.runtime.request import Request
+from selfdraft.runtime.request_json import request_from_json, request_to_json
 from selfdraft.runtime.result import GenerationResult
 from selfdraft.runtime.sampling import SamplingParams
 from selfdraft.runtime.thinking import Thinking, ThinkingBudget, ThinkTags
@@ -191,6 +194,52 @@ def test_sampled_replies_are_those_of_plain_decoding(
         assert not any(r.thinking.violated for r in plain if r.thinking)
         reopened += sum(r.tokens.count(START) > 1 for r in plain)
     assert rejected > 100 and reopened > 0
+
+
+@TAGS
+@pytest.mark.parametrize("drafts", [1, 2, 4])
+def test_rejection_mode_keeps_to_the_budget_too(
+    tiny: ModuleType, tags: ThinkTags, drafts: int
+) -> None:
+    backend = ScriptedBackend(tiny, thinker(tags, 50), eos_ids=(EOS,), errors=0.2, margin=4.0)
+    cut = 0
+    for seed, budget in itertools.product(range(8), (0, 1, 2, 3, 6)):
+        request = Request(
+            prompt_ids=OPENED,
+            sampling=SamplingParams(temperature=1.0, seed=seed, verification="rejection"),
+            thinking=Thinking(budget=budget, tags=tags, wrap_up_ids=WRAP_UP[: seed % 4]),
+            max_tokens=16,
+        )
+        (result,) = replies(backend, [request], drafts=drafts)
+        assert result.thinking is not None and not result.thinking.violated
+        if result.thinking.triggered and START not in result.tokens:
+            wrap_up = WRAP_UP[: seed % 4] if budget else ()
+            assert result.tokens[budget:][: len(wrap_up) + 1] == (*wrap_up, tags.end_ids[0])
+            cut += 1
+    assert cut > 20
+
+
+@TAGS
+def test_resumed_reply_has_what_is_left_of_the_budget(tiny: ModuleType, tags: ThinkTags) -> None:
+    backend = ScriptedBackend(tiny, thinker(tags, 9), eos_ids=(EOS,))
+    thinking = Thinking(budget=3, tags=tags, wrap_up_ids=WRAP_UP)
+    request = Request(prompt_ids=OPENED, thinking=thinking)
+    (whole,) = replies(backend, [request], drafts=0)
+    for count, drafts in itertools.product(range(1, len(whole.tokens)), (0, 3)):
+        resumed = dataclasses.replace(request, resumed_token_ids=whole.tokens[:count])
+        generation = Generation(DecodeLoop(backend, drafts=drafts), {0: resumed})
+        list(generation)
+        assert generation.result.tokens == whole.tokens[count:]
+        assert generation.result.thinking == whole.thinking
+
+
+def test_request_in_json_keeps_budget_and_structure() -> None:
+    request = Request(
+        prompt_ids=OPENED,
+        thinking=Thinking(budget=64, tags=THREE, wrap_up_ids=WRAP_UP),
+        structured=StructuredOutput(kind="regex", source="a+"),
+    )
+    assert request_from_json(json.loads(json.dumps(request_to_json(request)))) == request
 
 
 def test_forced_tokens_stand_among_the_drafts(tiny: ModuleType) -> None:
