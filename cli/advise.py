@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -129,24 +128,21 @@ def read_measured(path: Path) -> MeasuredSpeed:
     Of several contexts the longest counts. Raises ``ConfigError`` for a file that holds no plain
     line, an invalid run, or forced acceptance.
     """
-    from selfdraft.cli.bench_record import SCHEMA
+    from selfdraft.cli.bench_schema import read_lines
     from selfdraft.jetson.planner.advice import MeasuredSpeed
 
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-        records = [json.loads(line) for line in lines if line.strip()]
-        ours = [record for record in records if record["schema"] == SCHEMA]
-        longest = max(record["context"] for record in ours)
-        kept = [record for record in ours if record["context"] == longest]
-        speeds = {int(r["drafts"]): float(r["tok_per_s"]["median"]) for r in kept}
-        synthetic = any(record["synthetic"] for record in kept)
-        invalid = any(record.get("valid") is False for record in kept)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(
-            f"{path} holds no lines of selfdraft bench: {error}",
-            hint=f"make it with: selfdraft bench BUNDLE --json > {path}",
-        ) from None
-    if synthetic or invalid or 0 not in speeds:
-        what = "forced acceptance" if synthetic else "an invalid run" if invalid else "no plain run"
-        raise ConfigError(f"{path} holds {what}", hint="measure again without it")
+    lines = read_lines(path)
+    longest = max(line.context for line in lines)
+    kept = [line for line in lines if line.context == longest]
+    speeds = {line.drafts: line.tok_per_s.median for line in kept}
+    faults = {
+        "forced acceptance": any(line.synthetic for line in kept),
+        "an invalid run": any(line.valid is False for line in kept),
+        "no plain run": 0 not in speeds,
+    }
+    for what, is_so in faults.items():
+        if is_so:
+            raise ConfigError(
+                f"{path} holds {what}", hint=f"selfdraft bench BUNDLE --json > {path}"
+            )
     return MeasuredSpeed(tok_per_s=speeds)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from selfdraft.cli.console import print_json_line, say, stage_progress, table
+from selfdraft.cli.board_meter import live_board
+from selfdraft.cli.console import note, print_json_line, say, stage_progress, table
 from selfdraft.cli.numbers import numbers
 from selfdraft.cli.options import (
     BackendOption,
-    BundleArg,
     ChunkOption,
     PrefillOption,
     ThreadsOption,
@@ -20,15 +20,34 @@ from selfdraft.cli.options import (
 from selfdraft.errors import ConfigError, ResourceError
 
 if TYPE_CHECKING:
+    from selfdraft.cli.board_meter import BoardReader
     from selfdraft.cli.measure import MeasureOptions
     from selfdraft.cli.session import Session
     from selfdraft.runtime.request import Request
 
 DEFAULT_TOKENS = 64
+BOARD_WARMUP_S = 2.0
+"""A board's first pulse reads at two thirds of the bandwidth it settles at."""
+ACTIONS = ("compare", "report")
 
 
 def command(
-    bundle: BundleArg,
+    bundle: Annotated[
+        Path,
+        typer.Argument(
+            metavar="BUNDLE|compare|report",
+            help="Bundle folder to measure; or what to do with the lines of such runs.",
+            show_default=False,
+        ),
+    ],
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[FILE…]",
+            help="Lines of --json: two to compare, one or more to report on.",
+            show_default=False,
+        ),
+    ] = None,
     context: Annotated[
         str | None,
         typer.Option(
@@ -83,6 +102,35 @@ def command(
     warmup: Annotated[
         int, typer.Option("--warmup", min=0, metavar="N", help="Runs before those.")
     ] = 1,
+    warmup_seconds: Annotated[
+        float | None,
+        typer.Option(
+            "--warmup-seconds",
+            min=0,
+            metavar="S",
+            help="They go on for this long at least.",
+            show_default="2 on a board, else 0",
+        ),
+    ] = None,
+    power: Annotated[
+        str | None,
+        typer.Option(
+            "--power",
+            metavar="MODE",
+            help="Power mode that the board must be in, else the run counts as invalid.",
+            show_default=False,
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FOLDER",
+            help="With report: write plots there too.",
+            show_default=False,
+        ),
+    ] = None,
     force_acceptance: Annotated[
         str | None,
         typer.Option(
@@ -117,15 +165,27 @@ def command(
 ) -> None:
     """Measure plain against speculative decoding: same prompt, one run, in turns.
 
-    The step time holds everything; "loop µs" is what is left of it outside the engine.
+    The step time holds everything; "loop µs" is what is left of it outside the engine. On a board
+    power, clocks and temperatures are read during the run (docs/benchmarking.md).
 
     \b
     Examples:
       selfdraft bench BUNDLE --drafts 1,2,3
       selfdraft bench BUNDLE --context 128,2048 --force-acceptance 0.87,0.7 --drafts 1,2 --json
       selfdraft bench BUNDLE --context 4096,32768,131072 --attention sparse,dense
+      selfdraft bench compare before.jsonl after.jsonl
+      selfdraft bench report after.jsonl -o plots
     """
+    if str(bundle) in ACTIONS:
+        _on_files(str(bundle), files or [], output=output, as_json=json_output)
+        return
+    if files:
+        raise ConfigError(
+            f"{files[0]} is more than the one bundle to measure",
+            hint="selfdraft bench BUNDLE, or: selfdraft bench compare A B",
+        )
     from selfdraft.cli.bench_filled import bench_filled, filled_options
+    from selfdraft.cli.bench_head import bench_head
     from selfdraft.cli.session import EngineOptions, open_session
 
     session = open_session(
@@ -148,18 +208,25 @@ def command(
             forced_acceptance=forced,
             block_spread=block_spread,
         )
-        bench_filled(session, filled, head=_head(session), as_json=json_output)
+        bench_filled(session, filled, head=bench_head(session), as_json=json_output)
         return
-    options = _options(session, wanted, forced, repeats=repeats, warmup=warmup)
-    _bench_prompt(
-        session,
-        options,
-        lengths,
-        tokens=tokens,
-        prompt=prompt,
-        prompt_file=prompt_file,
-        as_json=json_output,
+    board = live_board()
+    settle = (BOARD_WARMUP_S if board else 0.0) if warmup_seconds is None else warmup_seconds
+    options = _options(session, wanted, forced, repeats=repeats, warmup=warmup, warmup_s=settle)
+    cases, tokens = _cases(
+        session, options, lengths, tokens=tokens, prompt=prompt, prompt_file=prompt_file
     )
+    _bench(session, options, cases, tokens=tokens, as_json=json_output, board=(board, power))
+
+
+def _on_files(action: str, files: list[Path], *, output: Path | None, as_json: bool) -> None:
+    from selfdraft.cli.bench_compare import print_comparison
+    from selfdraft.cli.bench_report import print_report
+
+    if action == "compare":
+        print_comparison(files, as_json=as_json)
+    else:
+        print_report(files, output=output)
 
 
 def _options(
@@ -169,12 +236,19 @@ def _options(
     *,
     repeats: int,
     warmup: int,
+    warmup_s: float,
 ) -> MeasureOptions:
     from selfdraft.cli.measure import MeasureOptions
 
     chosen = (session.default_drafts,) if drafts is None else drafts
     check_forced(forced, chosen)
-    return MeasureOptions(drafts=chosen, repeats=repeats, warmup=warmup, forced_acceptance=forced)
+    return MeasureOptions(
+        drafts=chosen,
+        repeats=repeats,
+        warmup=warmup,
+        warmup_s=warmup_s,
+        forced_acceptance=forced,
+    )
 
 
 def _forced(text: str | None) -> tuple[float, ...] | None:
@@ -190,7 +264,7 @@ def check_forced(forced: tuple[float, ...] | None, drafts: Sequence[int]) -> Non
         )
 
 
-def _bench_prompt(
+def _cases(
     session: Session,
     options: MeasureOptions,
     lengths: tuple[int, ...] | None,
@@ -198,8 +272,8 @@ def _bench_prompt(
     tokens: int | None,
     prompt: str | None,
     prompt_file: Path | None,
-    as_json: bool,
-) -> None:
+) -> tuple[list[BenchCase], int]:
+    """What to measure, and the tokens of each run."""
     from selfdraft.cli.bench_prompt import choose_prompt, natural_prompts
 
     source = choose_prompt(session, prompt=prompt, file=prompt_file)
@@ -219,7 +293,7 @@ def _bench_prompt(
             ids, name = source.at_length(length)
             requests = [_request(ids, tokens, whole=False)]
             cases.append(BenchCase(requests=requests, context=length, source=name))
-    _bench(session, options, cases, tokens=tokens, as_json=as_json)
+    return cases, tokens
 
 
 class BenchCase(NamedTuple):
@@ -238,14 +312,22 @@ def _bench(
     *,
     tokens: int,
     as_json: bool,
+    board: tuple[BoardReader | None, str | None],
 ) -> None:
-    from selfdraft.cli.bench_record import HEADER, bench_record, bench_row
+    """``board``: what to watch, and the power mode it must be in."""
+    from selfdraft.cli.bench_head import bench_head
+    from selfdraft.cli.bench_record import HEADER, BenchSetting, bench_record, bench_row
+    from selfdraft.cli.board_meter import board_head, watched
     from selfdraft.cli.measure import compare
 
-    head = _head(session)
+    head = bench_head(session)
     rows = []
     for case in cases:
-        with stage_progress(quiet=as_json) as on_stage:
+        reader, asked_mode = board
+        with (
+            stage_progress(quiet=as_json) as on_stage,
+            watched(reader, asked_mode=asked_mode) as run,
+        ):
             measured = compare(
                 session,
                 case.requests,
@@ -258,23 +340,29 @@ def _bench(
                 "the replies are one token long, there is no step to measure",
                 hint="give another --prompt, or a length: --tokens 64",
             )
+        setting = BenchSetting(
+            head={**head, **board_head(run), "asked_mode": asked_mode},
+            manifest=session.bundle.manifest,
+            context=case.context,
+            tokens=tokens,
+            prompt_source=case.source,
+            board=run,
+        )
         for series in measured:
-            record = bench_record(
-                series,
-                measured[0],
-                options,
-                head=head,
-                context=case.context,
-                tokens=tokens,
-                prompt_source=case.source,
-            )
+            record = bench_record(series, measured[0], options, setting)
             if as_json:
                 print_json_line(record)
             rows.append(bench_row(record))
+        _tell_invalid(record)
     if not as_json:
         threads = f", {head['threads']} threads" if head["threads"] else ""
         say(f"{head['cpu']}{threads}, {head['backend']}")
         say(table(rows, header=HEADER))
+
+
+def _tell_invalid(record: dict[str, Any]) -> None:
+    for reason in record["invalid_reasons"] or ():
+        note(f"invalid run: {reason}")
 
 
 def _request(ids: tuple[int, ...], tokens: int, *, whole: bool) -> Request:
@@ -288,21 +376,6 @@ def _request(ids: tuple[int, ...], tokens: int, *, whole: bool) -> Request:
         max_tokens=tokens,
         ignore_eos=not whole,
     )
-
-
-def _head(session: Session) -> dict[str, Any]:
-    from selfdraft.cli.environment import bundle_sha256, environment_record
-
-    manifest = session.bundle.manifest
-    return {
-        **environment_record(),
-        "bundle": str(session.bundle.path),
-        "bundle_sha256": bundle_sha256(session.bundle.path),
-        "model": manifest.source.name,
-        "weights": manifest.precision.weights,
-        "backend": session.backend.name,
-        "threads": session.threads,
-    }
 
 
 def check_room(session: Session, length: int, what: str) -> None:

@@ -29,6 +29,8 @@ class MeasureOptions:
     repeats: int = 3
     """Counted rounds; each answers every request once."""
     warmup: int = 1
+    warmup_s: float = 0.0
+    """Rounds before those go on for this long at least: clocks and caches settle."""
     forced_acceptance: tuple[float, ...] | None = None
 
 
@@ -44,6 +46,10 @@ class Series:
     rounds: list[list[GenerationResult]] = field(default_factory=list)
     prefill_tok_per_s: float | None = None
     """Of the first run, whose prompt is in no cache yet."""
+    ttft_s: float | None = None
+    """Of that run: until its first token."""
+    spans: list[tuple[float, float]] = field(default_factory=list)
+    """Decoding of each counted run, from and to, in seconds of ``time.monotonic``."""
 
     @property
     def results(self) -> list[GenerationResult]:
@@ -93,12 +99,26 @@ def compare(
             drafts=drafts, context=context, forced_acceptance=forced, backend=backend
         )
         runners.append((Series(drafts=drafts), loop, backend))
-    rounds = options.warmup + options.repeats
-    for turn in range(rounds):
-        for series, loop, backend in runners if turn % 2 == 0 else reversed(runners):
-            _round(series, loop, backend, requests, counted=turn >= options.warmup)
-        on_stage("measuring", turn + 1, rounds)
+    turn, started = 0, time.monotonic()
+    while turn < options.warmup or time.monotonic() - started < options.warmup_s:
+        _turn(runners, requests, turn=turn, counted=False)
+        turn += 1
+        on_stage("warming up", turn, max(turn, options.warmup))
+    for done in range(options.repeats):
+        _turn(runners, requests, turn=turn + done, counted=True)
+        on_stage("measuring", done + 1, options.repeats)
     return [series for series, _, _ in runners]
+
+
+Runner = tuple[Series, DecodeLoop, TimedBackend]
+
+
+def _turn(
+    runners: Sequence[Runner], requests: Sequence[Request], *, turn: int, counted: bool
+) -> None:
+    """Every series once; odd turns go the other way."""
+    for series, loop, backend in runners if turn % 2 == 0 else reversed(runners):
+        _round(series, loop, backend, requests, counted=counted)
 
 
 def _round(
@@ -121,7 +141,11 @@ def _run(
     series: Series, loop: DecodeLoop, backend: TimedBackend, request: Request, *, counted: bool
 ) -> GenerationResult:
     """Prefill of what is not cached, then steps to the end."""
+    asked = time.perf_counter()
     loop.begin({SLOT: request})
+    if series.ttft_s is None:
+        series.ttft_s = time.perf_counter() - asked
+    decoding = time.monotonic()
     while loop.active:
         engine_before, started = backend.seconds, time.perf_counter()
         loop.step()
@@ -129,6 +153,8 @@ def _run(
         if counted:
             series.step_s.append(elapsed)
             series.engine_s.append(backend.seconds - engine_before)
+    if counted:
+        series.spans.append((decoding, time.monotonic()))
     return loop.result(SLOT)
 
 

@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from selfdraft.cli.bench_schema import BenchLine
+from selfdraft.strict import record_from_json
+
 FAST = ("--tokens", 12, "--repeats", 2, "--warmup", 1)
 
 
@@ -33,7 +36,7 @@ def test_counts_are_those_of_the_counted_rounds(run: Any, shared_bundle: Path) -
 
 def test_every_field_of_a_line(run: Any, shared_bundle: Path) -> None:
     record = lines(run("bench", shared_bundle, *FAST, "--json"))[1]
-    assert record["schema"] == "selfdraft.bench/1"
+    assert record["schema"] == "selfdraft.bench/2"
     assert record["prompt_source"] == "example" and record["backend"] == "reference"
     assert len(record["bundle_sha256"]) == 64
     assert (record["tokens"], record["repeats"], record["warmup"]) == (12, 2, 1)
@@ -42,8 +45,10 @@ def test_every_field_of_a_line(run: Any, shared_bundle: Path) -> None:
         assert 0 < spread["p10"] <= spread["median"] <= spread["p90"]
     assert record["step_ms"]["median"] > record["engine_ms"]["median"]
     assert record["peak_rss_bytes"] > record["state_bytes"] > 0
-    unmeasured = ("watts", "gb_per_s", "temperature_c", "power_mode", "clocks_locked", "tensorrt")
+    unmeasured = ("watts", "joules_per_token", "temperature_c", "gpu_mhz", "emc_mhz", "valid")
+    unmeasured += ("peak_ram_bytes", "roofline_share", "power_mode", "clocks_locked", "tensorrt")
     assert all(record[name] is None for name in unmeasured)
+    assert record_from_json(BenchLine, record).drafts == 1, "what is written can be read"
 
 
 def test_forced_acceptance_is_marked_synthetic(run: Any, shared_bundle: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.bench_lines import as_lines, bench_line
 from support.checkpoints import write_checkpoint
 from support.reciting_bundle import write_reciting_bundle
 
@@ -188,27 +189,16 @@ def test_a_model_without_a_head_is_never_told_to_draft(run: Any, tmp_path: Path)
     assert "mtp" not in {option["strategy"] for option in advice["considered"]}
 
 
-def bench_line(drafts: int, speed: float, **changes: Any) -> str:
-    line = {
-        "schema": "selfdraft.bench/1",
-        "context": 100,
-        "drafts": drafts,
-        "synthetic": False,
-        "tok_per_s": {"median": speed, "p10": speed, "p90": speed},
-    }
-    return json.dumps({**line, **changes})
-
-
 def test_measured_speeds_take_the_place_of_planned_ones(
     run: Any, checkpoint: Path, tmp_path: Path
 ) -> None:
     file = tmp_path / "bench.jsonl"
-    file.write_text("\n".join(bench_line(k, v) for k, v in ((0, 20.0), (1, 30.0), (2, 28.0))))
+    file.write_text(as_lines(bench_line(0, 20.0), bench_line(1, 30.0), bench_line(2, 28.0)))
     advice = record(run("advise", checkpoint, "--measured", file, "--json"))
     assert advice["strategy"] == "mtp" and advice["chosen"]["drafts"] == 1
     assert advice["chosen"]["tok_per_s"] == 30 and advice["chosen"]["basis"] == "measured"
     assert advice["drafts_gain"] == pytest.approx(1.5)
-    file.write_text("\n".join(bench_line(k, v) for k, v in ((0, 20.0), (1, 19.0))))
+    file.write_text(as_lines(bench_line(0, 20.0), bench_line(1, 19.0)))
     losing = record(run("advise", checkpoint, "--measured", file, "--json"))
     assert losing["strategy"] == "greedy" and losing["chosen"]["tok_per_s"] == 20
 
@@ -216,11 +206,11 @@ def test_measured_speeds_take_the_place_of_planned_ones(
 @pytest.mark.parametrize(
     "content, message",
     [
-        ("", "no lines of selfdraft bench"),
-        ("{", "no lines of selfdraft bench"),
-        (bench_line(1, 3.0), "no plain run"),
-        (bench_line(0, 3.0, synthetic=True), "forced acceptance"),
-        (bench_line(0, 3.0, valid=False), "an invalid run"),
+        ("", "is empty"),
+        ("{", "line 1"),
+        (as_lines(bench_line(1)), "no plain run"),
+        (as_lines(bench_line(0, synthetic=True)), "forced acceptance"),
+        (as_lines(bench_line(0, valid=False)), "an invalid run"),
     ],
 )
 def test_measured_speeds_that_cannot_be_used(
