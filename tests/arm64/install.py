@@ -2,13 +2,15 @@
 
     python tests/arm64/install.py FOLDER --python 3.10 [--engine onnxruntime==1.23.2] [--max-mb 110]
 
-Nothing is run: pip resolves and unpacks wheels of the other architecture on this machine.
+Nothing is run: pip resolves and unpacks wheels of the other architecture on this machine. Its
+conditions on the Python version are those of the interpreter it runs in: --pip names that one.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -27,6 +29,8 @@ PLATFORMS = (
     "manylinux_2_17_aarch64",
     "manylinux2014_aarch64",
 )
+SOURCES = ("src", "cli", "export", "jetson", "runtime", "trt_plugins")
+SOURCES += ("pyproject.toml", "README.md", "LICENSE")
 QUIET = ("-qq", "--no-compile", "--upgrade")
 MB = 1_000_000
 
@@ -37,18 +41,28 @@ def runtime_requirements() -> list[str]:
     return list(project["project"]["dependencies"])
 
 
-def install(folder: Path, requirements: list[str], *, python: str) -> None:
+def install(folder: Path, requirements: list[str], *, python: str, pip: str) -> None:
     """Unpack wheels for that Python on aarch64; fails where one does not exist."""
     command = ["install", *QUIET, "--only-binary=:all:", "--target", str(folder)]
     command += ["--implementation", "cp", "--python-version", python]
     for platform in PLATFORMS:
         command += ["--platform", platform]
-    _pip(*command, *requirements)
+    _pip(*command, *requirements, interpreter=pip)
 
 
 def install_sources(folder: Path) -> None:
-    """selfdraft itself: pure Python, so any interpreter can build it."""
-    _pip("install", *QUIET, "--no-deps", "--target", str(folder), str(ROOT))
+    """selfdraft itself: pure Python, so any interpreter can build it.
+
+    From a copy, since a build leaves its own folder among the sources.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        for name in SOURCES:
+            source, copy = ROOT / name, Path(scratch) / name
+            if source.is_dir():
+                shutil.copytree(source, copy, symlinks=True)
+            else:
+                shutil.copy(source, copy)
+        _pip("install", *QUIET, "--no-deps", "--target", str(folder), scratch)
 
 
 def size_bytes(folder: Path) -> int:
@@ -66,8 +80,8 @@ def sizes_by_package(folder: Path) -> dict[str, int]:
     return dict(sorted(sizes.items(), key=lambda item: -item[1])[:10])
 
 
-def _pip(*arguments: str) -> None:
-    subprocess.run([sys.executable, "-m", "pip", *arguments], check=True)
+def _pip(*arguments: str, interpreter: str = sys.executable) -> None:
+    subprocess.run([interpreter, "-m", "pip", *arguments], check=True)
 
 
 def main(arguments: list[str]) -> int:
@@ -76,15 +90,16 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--python", required=True)
     parser.add_argument("--engine", help="engine library to add; it does not count for the size")
+    parser.add_argument("--pip", default=sys.executable, help="interpreter whose pip resolves")
     parser.add_argument("--max-mb", type=float, default=110)
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as scratch:
         runtime = Path(scratch) / "runtime"
-        install(runtime, runtime_requirements(), python=options.python)
+        install(runtime, runtime_requirements(), python=options.python, pip=options.pip)
         install_sources(runtime)
         size, largest = size_bytes(runtime), sizes_by_package(runtime)
     requirements = runtime_requirements() + ([options.engine] if options.engine else [])
-    install(options.folder, requirements, python=options.python)
+    install(options.folder, requirements, python=options.python, pip=options.pip)
     install_sources(options.folder)
     record = {
         "python": options.python,
