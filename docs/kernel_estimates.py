@@ -161,7 +161,9 @@ def attention_work(op: CachedAttention, *, context: int, rows: int, splits: int)
     partial = heads * tiles * splits * TILE_ROWS * (d + 2) * 4
     queries = rows * op.num_heads * d * 2
     keys_by_thread = -(-scored // 256)
-    per_row = 2 * -(-scored // 32) * -(-op.group // 8) + keys_by_thread * (op.group + 5)
+    # Batches of select.cu: 8 logits or 4 heads or 4 keys at a time.
+    normalise = 2 * -(-scored // 256) * -(-op.group // 8)
+    per_row = normalise + keys_by_thread * (-(-op.group // 4) + 1) + 4 * -(-keys_by_thread // 4)
     return [
         Work(
             kernel="append",

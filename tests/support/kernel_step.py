@@ -39,6 +39,7 @@ class KernelStep:
     row_count: NDArray[np.int64]
     attend_all: NDArray[np.int64]
     splits: int = 3
+    prefill: bool = False
 
     @property
     def blocks(self) -> int:
@@ -47,7 +48,14 @@ class KernelStep:
     @property
     def shape(self) -> StepShape:
         batch, rows = self.q.shape[:2]
-        return StepShape(op=self.op, batch=batch, rows=rows, blocks=self.blocks, splits=self.splits)
+        return StepShape(
+            op=self.op,
+            batch=batch,
+            rows=rows,
+            blocks=self.blocks,
+            splits=1 if self.prefill else self.splits,
+            prefill=self.prefill,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -255,26 +255,12 @@ def toolchain(request: pytest.FixtureRequest) -> Toolchain:
 
 
 SOURCES = {f"{source.op}/{source.path.stem}": source for source in kernel_sources()}
-COMPILED_EACH_TIME = (
-    ("nvcc", "int4_matmul/int4_matmul"),
-    ("nvcc", "cached_attention/attend"),
-    ("nvrtc", "cached_attention/select"),
-)
-"""What every run compiles; the rest takes half a minute and is left to ``make test-full``."""
+COMPILED_EACH_TIME = ("int4_matmul/int4_matmul", "cached_attention/attend")
 
 
 @pytest.mark.parametrize(
-    ("toolchain", "name"),
-    [
-        pytest.param(
-            compiler,
-            name,
-            marks=() if (compiler, name) in COMPILED_EACH_TIME else pytest.mark.slow,
-        )
-        for compiler in ("nvcc", "nvrtc")
-        for name in SOURCES
-    ],
-    indirect=["toolchain"],
+    "name",
+    [pytest.param(n, marks=() if n in COMPILED_EACH_TIME else pytest.mark.slow) for n in SOURCES],
 )
 def test_kernels_keep_their_limits_on_orin(toolchain: Toolchain, name: str) -> None:
     build = build_kernels([SOURCES[name]], toolchain=toolchain, architectures=["sm_87"])
@@ -305,8 +291,9 @@ def test_attention_limits_hold_for_the_launches_of_a_cache_of_131072_tokens() ->
             local_blocks=3,
             kv_dtype=kv_dtype,
         )
-        shape = StepShape(op=op, batch=1, rows=1, blocks=2050, splits=4)
-        for launch in shape.launches():
+        decode = StepShape(op=op, batch=1, rows=1, blocks=2050, splits=4)
+        chunk = StepShape(op=op, batch=1, rows=512, blocks=2050, prefill=True)
+        for launch in (*decode.launches(), *chunk.launches()):
             launched[launch.kernel] = (launch.threads, launch.shared_bytes)
     assert launched == listed
 

@@ -72,7 +72,7 @@ StepParams = params_kind(
 )
 """``struct Step`` of csrc/step.cuh."""
 
-KernelFile = Literal["append", "score", "select", "attend", "combine"]
+KernelFile = Literal["append", "score", "select", "attend", "combine", "prefill"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,15 +90,17 @@ class KernelLaunch:
 class StepShape:
     """A step of ``rows`` rows in each of ``batch`` slots, on caches of ``blocks`` blocks.
 
-    ``splits``: CTAs that share the blocks of a tile. Raises ``ConfigError`` for what the kernels
-    do not implement.
+    ``splits``: CTAs that share the blocks of a tile. ``prefill``: the kernel for many rows attends,
+    without splits; a row's output then is the same in every chunk, but not bit for bit that of a
+    decode step. Raises ``ConfigError`` for what the kernels do not implement.
     """
 
     op: CachedAttention
     batch: int
     rows: int
     blocks: int
-    splits: int
+    splits: int = 1
+    prefill: bool = False
 
     def __post_init__(self) -> None:
         op = self.op
@@ -107,6 +109,7 @@ class StepShape:
         _require(op.kv_dtype in ("fp16", "int8"), f"kv_dtype {op.kv_dtype}", "fp16 or int8")
         _require(self.blocks < MAX_BLOCKS, f"{self.blocks} cache blocks", f"below {MAX_BLOCKS}")
         _require(self.splits >= 1, f"{self.splits} splits", "at least 1")
+        _require(not self.prefill or self.splits == 1, f"{self.splits} splits", "1 in prefill")
 
     @property
     def tile_query_rows(self) -> int:
@@ -147,18 +150,20 @@ class StepShape:
         arrays: dict[str, tuple[tuple[int, ...], str]] = {
             "list": ((*heads, self.blocks), "uint32"),
             "list_count": (heads, "int32"),
-            "partial": ((*split, self.op.head_dim), "float32"),
-            "partial_ml": ((*split, 2), "float32"),
         }
+        if not self.prefill:
+            arrays["partial"] = ((*split, self.op.head_dim), "float32")
+            arrays["partial_ml"] = ((*split, 2), "float32")
         if self.op.summary_vectors:
             arrays["logits"] = ((*heads, TILE_ROWS, columns), "float32")
-            arrays["keys"] = ((*heads, TILE_ROWS, self.blocks), "uint32")
+            arrays["keys"] = ((*heads, self.tile_query_rows, self.blocks), "uint32")
         return arrays
 
     def launches(self) -> tuple[KernelLaunch, ...]:
         """The step's kernels in their order."""
         scored = (_score(self),) if self.op.summary_vectors else ()
-        return (_append(self), *scored, _select(self), _attend(self), _combine(self))
+        last = (_prefill(self),) if self.prefill else (_attend(self), _combine(self))
+        return (_append(self), *scored, _select(self), *last)
 
 
 def state_shapes(op: CachedAttention, *, batch: int, blocks: int) -> dict[str, tuple[int, ...]]:
@@ -184,6 +189,17 @@ def _require(holds: bool, found: str, wanted: str) -> None:
 
 def _query_bytes(op: CachedAttention) -> int:
     return TILE_ROWS * (op.head_dim + 8) * 2
+
+
+def _stage_bytes(op: CachedAttention, tokens: int) -> int:
+    """Two stages of ``tokens`` keys and values, int8 with their scales."""
+    token_bytes = op.head_dim + 2 if op.kv_dtype == "int8" else 2 * op.head_dim
+    return 2 * 2 * tokens * token_bytes
+
+
+def _count_bytes(shape: StepShape) -> int:
+    """A bit for each block, and the sum."""
+    return 4 + -(-shape.blocks // 32) * 4
 
 
 def _append(shape: StepShape) -> KernelLaunch:
@@ -236,12 +252,10 @@ def _attend_bytes(shape: StepShape) -> int:
     """Two stages of K and V, queries, weights, the warps' notes, and the queue of blocks."""
     op = shape.op
     tokens = 32 if op.head_dim == 256 and op.kv_dtype == "fp16" else 64
-    token_bytes = op.head_dim + 2 if op.kv_dtype == "int8" else 2 * op.head_dim
-    stages = 2 * 2 * tokens * token_bytes
     weights = TILE_ROWS * (tokens + 8) * 2
     notes = 4 * TILE_ROWS * 4
     queue = -(-shape.blocks // shape.splits) * 4
-    return stages + _query_bytes(op) + weights + notes + queue
+    return _stage_bytes(op, tokens) + _query_bytes(op) + weights + notes + queue
 
 
 def _combine(shape: StepShape) -> KernelLaunch:
@@ -251,5 +265,18 @@ def _combine(shape: StepShape) -> KernelLaunch:
         kernel=f"combine_d{op.head_dim}",
         grid=(shape.rows, op.num_kv_heads, shape.batch),
         threads=128,
-        shared_bytes=128,
+        shared_bytes=_count_bytes(shape),
+    )
+
+
+def _prefill(shape: StepShape) -> KernelLaunch:
+    op = shape.op
+    tokens = 32 if op.head_dim == 256 else 64
+    own = _stage_bytes(op, tokens) + 4 * _query_bytes(op)
+    return KernelLaunch(
+        file="prefill",
+        kernel=f"prefill_{op.kv_dtype}_d{op.head_dim}",
+        grid=(-(-shape.tiles // 4), op.num_kv_heads, shape.batch),
+        threads=128,
+        shared_bytes=max(own, _count_bytes(shape)),
     )

@@ -16,7 +16,7 @@ HEADERS = ("host/csrc/fibre.hpp", "host/csrc/machine.hpp", "host/csrc/intrinsics
 SHARED_HEADERS = "csrc"
 FLAGS = (
     "-std=c++17",
-    "-O2",
+    "-O1",
     "-march=native",
     # Products and sums round apart, whatever the machine.
     "-ffp-contract=off",

@@ -6,6 +6,7 @@
 // reads    logits of the score kernel; writes keys (its own notes), list, list_count
 // Oracle:  selection.py::slot_blocks, scores.py (NumPy, fp64)
 // Versions: v0 radix select in four passes of eight bits; ties go to the lower block id.
+//           v1 loads of logits and keys in batches: one wait for the cache, not one for each.
 //
 // Dense steps (attend_all, selector `all`, a budget that covers the context) get the identity list
 // here, on the device. A row's blocks follow from its own position and query alone.
@@ -13,6 +14,9 @@
 
 constexpr int select_threads = 256;
 constexpr int select_warps = select_threads / 32;
+constexpr int logit_batch = 8;
+constexpr int head_batch = 4;
+constexpr int key_batch = 4;
 constexpr int windows_of_block = 4;
 constexpr int vectors_of_block = 5;  // of infllm_v2: four C1, one C2
 
@@ -52,7 +56,7 @@ struct Selection {
   }
 
   SD_DEVICE u32* key_at(int row, i64 block) const {
-    return p.keys + (t.index * tile_rows + row) * p.blocks + block;
+    return p.keys + (t.index * rows_per_tile(p) + row) * p.blocks + block;
   }
 
   // Column i of those that weigh a head's scores: selectable blocks, or complete C2 windows.
@@ -64,17 +68,34 @@ struct Selection {
     return first_local(p, position) - p.sinks;
   }
 
+  // Every 32nd of a head's weighing columns from `first`; -infinity, which weighs nothing, behind them.
+  SD_DEVICE void load_logits(float (&x)[logit_batch], int row, int head, i64 first, i64 count) const {
+#pragma unroll
+    for (int i = 0; i < logit_batch; ++i) {
+      const i64 column = first + 32 * i;
+      x[i] = column < count ? logit(row, head, weighing_column(column)) : -infinity;
+    }
+  }
+
   // One warp a head: largest logit and sum of weights over the row's columns.
   SD_DEVICE void normalise(int row, i64 position) const {
     const i64 count = weighing_columns(position);
     for (int head = warp(); head < p.group; head += select_warps) {
       float most = -infinity;
-      for (i64 i = lane(); i < count; i += 32) most = largest(logit(row, head, weighing_column(i)), most);
+      for (i64 first = lane(); first < count; first += 32 * logit_batch) {
+        float x[logit_batch];
+        load_logits(x, row, head, first, count);
+#pragma unroll
+        for (int i = 0; i < logit_batch; ++i) most = largest(x[i], most);
+      }
 #pragma unroll
       for (int mask = 16; mask > 0; mask /= 2) most = largest(shuffle_xor(most, mask), most);
       float sum = 0;
-      for (i64 i = lane(); i < count; i += 32) {
-        sum += exp2_fast(logit(row, head, weighing_column(i)) - most);
+      for (i64 first = lane(); first < count; first += 32 * logit_batch) {
+        float x[logit_batch];
+        load_logits(x, row, head, first, count);
+#pragma unroll
+        for (int i = 0; i < logit_batch; ++i) sum += exp2_fast(x[i] - most);
       }
 #pragma unroll
       for (int mask = 16; mask > 0; mask /= 2) sum += shuffle_xor(sum, mask);
@@ -88,8 +109,17 @@ struct Selection {
   // Σ over heads of the softmax weight of one column.
   SD_DEVICE float column_score(int row, i64 column) const {
     float sum = 0;
-    for (int head = 0; head < p.group; ++head) {
-      sum += exp2_fast(logit(row, head, column) - s.largest_logit[head]) * s.weights[head];
+    for (int first = 0; first < p.group; first += head_batch) {
+      float x[head_batch];
+#pragma unroll
+      for (int i = 0; i < head_batch; ++i) {
+        x[i] = first + i < p.group ? logit(row, first + i, column) : 0;
+      }
+#pragma unroll
+      for (int i = 0; i < head_batch; ++i) {
+        const int head = first + i;
+        if (head < p.group) sum += exp2_fast(x[i] - s.largest_logit[head]) * s.weights[head];
+      }
     }
     return sum;
   }
@@ -152,11 +182,21 @@ struct Selection {
     }
     for (int shift = 24; shift >= 0; shift -= 8) {
       s.histogram[threadIdx.x] = 0;
-      __syncthreads();
+      __syncthreads();  // zeroed, and in the first pass all keys are written
       const u32 fixed = shift == 24 ? 0 : ~0u << (shift + 8);
-      for (i64 block = p.sinks + threadIdx.x; block < first_local(p, position); block += select_threads) {
-        const u32 key = load_global<Traffic::list>(key_at(row, block));
-        if ((key & fixed) == s.prefix) atomicAdd(&s.histogram[key >> shift & 255], 1u);
+      const i64 end = first_local(p, position);
+      for (i64 block = p.sinks + threadIdx.x; block < end; block += select_threads * key_batch) {
+        u32 keys[key_batch];
+#pragma unroll
+        for (int i = 0; i < key_batch; ++i) {
+          const i64 at = block + i * select_threads;
+          keys[i] = at < end ? load_global<Traffic::list>(key_at(row, at)) : 0;
+        }
+#pragma unroll
+        for (int i = 0; i < key_batch; ++i) {
+          const bool real = block + i * select_threads < end;
+          if (real && (keys[i] & fixed) == s.prefix) atomicAdd(&s.histogram[keys[i] >> shift & 255], 1u);
+        }
       }
       __syncthreads();
       if (warp() == 0) pick_digit(shift);
@@ -172,7 +212,6 @@ struct Selection {
       normalise(row, position);
       __syncthreads();
       write_keys(row, position);
-      __syncthreads();
       find_threshold(row, position, static_cast<u32>(chosen));
     }
     if (threadIdx.x == 0) {

@@ -28,7 +28,7 @@ struct Step {
   i64* blocks_read;   // [1], or null
   // Workspace: undefined before the step, nothing is kept between steps.
   float* logits;      // [B, Hkv, T, 16, N columns]
-  u32* keys;          // [B, Hkv, T, 16, N]
+  u32* keys;          // [B, Hkv, T, 16 / G, N]
   u32* list;          // [B, Hkv, T, N]: block id << 16 | rows of the tile that see it
   i32* list_count;    // [B, Hkv, T]
   float* partial;     // [B, Hkv, T, S, 16, d]

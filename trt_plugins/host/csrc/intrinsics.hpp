@@ -8,6 +8,9 @@
 #define __forceinline__ inline
 #define __restrict__ __restrict
 
+// One copy of what a kernel uses in a hundred unrolled places: compiles three times faster.
+#define SD_ONE_COPY __attribute__((noinline)) inline
+
 #define SD_EXPORT extern "C" __attribute__((visibility("default")))
 
 #define SD_KERNEL(name, Params, threads, blocks_per_sm)                                         \
@@ -58,7 +61,7 @@ inline void store_global(T* p, T value) {
 
 // Done now or at the latest moment that copy_async_wait allows, at random: both happen on a GPU.
 template <Traffic kind>
-inline void copy_async_16(void* to_shared, const void* from, bool valid) {
+SD_ONE_COPY void copy_async_16(void* to_shared, const void* from, bool valid) {
   auto& m = sd::host::machine;
   sd::host::check_shared(to_shared, 16);
   if (valid) {
@@ -100,7 +103,7 @@ inline void take_from_lanes(u8 (*in)[64], u8 (*out)[64]) {
   }
 }
 template <class T>
-inline T lane_value(T x, int lane) {
+SD_ONE_COPY T lane_value(T x, int lane) {
   return sd::host::collective<LaneValue<T>, T>({x, lane}, take_from_lanes<T>);
 }
 inline float shuffle(float x, int lane) { return lane_value(x, lane); }
@@ -117,7 +120,7 @@ inline void ballot_lanes(u8 (*in)[64], u8 (*out)[64]) {
   for (int lane = 0; lane < 32; ++lane) bits |= u32{in[lane][0] != 0} << lane;
   for (int lane = 0; lane < 32; ++lane) memcpy(out[lane], &bits, sizeof bits);
 }
-inline u32 warp_ballot(bool holds) {
+SD_ONE_COPY u32 warp_ballot(bool holds) {
   return sd::host::collective<bool, u32>(holds, ballot_lanes);
 }
 
@@ -243,7 +246,7 @@ inline void load_rows(u8 (*in)[64], u8 (*out)[64]) {
   }
 }
 template <int matrices, bool transposed>
-inline void load_matrices(u32 (&r)[matrices], const void* row) {
+SD_ONE_COPY void load_matrices(u32 (&r)[matrices], const void* row) {
   struct Words {
     u32 word[matrices];
   };
@@ -287,7 +290,7 @@ inline void multiply_fragments(u8 (*in)[64], u8 (*out)[64]) {
     memcpy(out[lane], own, sizeof own);
   }
 }
-inline void mma_16816(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+SD_ONE_COPY void mma_16816(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
   struct Sums {
     float c[4];
   };

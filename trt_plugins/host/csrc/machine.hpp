@@ -217,7 +217,7 @@ inline Out collective(const In& in, Compute compute) {
   return out;
 }
 
-inline void check_global(const void* address, size_t bytes) {
+__attribute__((noinline)) inline void check_global(const void* address, size_t bytes) {
   Machine& m = machine;
   const auto begin = reinterpret_cast<uint64_t>(address);
   if (begin % bytes) fail("global address %p is not aligned to %zu bytes", address, bytes);
