@@ -37,10 +37,11 @@ class Gpu:
         self._call("cuDeviceGet", byref(device), 0)
         self._call("cuDevicePrimaryCtxRetain", byref(context), device)
         self._call("cuCtxSetCurrent", context)
-        self._call("cuStreamCreate", byref(stream), 1)
+        # Ordered with the default stream, which copies from and to the host use.
+        self._call("cuStreamCreate", byref(stream), 0)
         self._device, self._stream = device, stream
         self._buffers: list[int] = []
-        self._functions: dict[tuple[bytes, str], c_void_p] = {}
+        self._functions: dict[tuple[bytes, str, int], c_void_p] = {}
 
     @property
     def name(self) -> str:
@@ -118,15 +119,18 @@ class Gpu:
         shared_bytes: int,
     ) -> None:
         """Launch a kernel of ``cubin`` in stream order; ``params`` is its one argument."""
-        function = self._function(cubin, kernel)
-        self._call("cuFuncSetAttribute", function, MAX_DYNAMIC_SHARED, c_int(shared_bytes))
+        function = self._function(cubin, kernel, shared_bytes)
         pointers = (c_void_p * 1)(ctypes.addressof(params))
         sizes = [c_uint(size) for size in (*grid, threads, 1, 1, shared_bytes)]
         self._call("cuLaunchKernel", function, *sizes, self._stream, pointers, None)
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
-        """What ``work`` launches, as a CUDA graph: calling it launches all of that again."""
+        """What ``work`` launches, as a CUDA graph: calling it launches all of that again.
+
+        It is launched once before, since kernels must not be loaded while a stream is captured.
+        """
         graph, executable = c_void_p(), c_void_p()
+        work()
         self.synchronize()
         self._call("cuStreamBeginCapture_v2", self._stream, CAPTURE_THREAD_LOCAL)
         work()
@@ -152,12 +156,14 @@ class Gpu:
         """Wait for everything launched; a fault of a kernel is raised here."""
         self._call("cuStreamSynchronize", self._stream)
 
-    def _function(self, cubin: bytes, kernel: str) -> c_void_p:
-        key = (cubin, kernel)
+    def _function(self, cubin: bytes, kernel: str, shared_bytes: int) -> c_void_p:
+        """The kernel, allowed to have ``shared_bytes``; loaded once."""
+        key = (cubin, kernel, shared_bytes)
         if key not in self._functions:
             module, function = c_void_p(), c_void_p()
             self._call("cuModuleLoadData", byref(module), cubin)
             self._call("cuModuleGetFunction", byref(function), module, kernel.encode())
+            self._call("cuFuncSetAttribute", function, MAX_DYNAMIC_SHARED, c_int(shared_bytes))
             self._functions[key] = function
         return self._functions[key]
 

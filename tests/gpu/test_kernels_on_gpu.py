@@ -205,15 +205,15 @@ def test_a_missing_driver_and_full_memory_are_device_errors(
         Gpu(FakeCuda(memory_bytes=100)).allocate(101)
 
 
-def testCapturedStep_work_runs_when_the_graph_is_launched_and_each_time() -> None:
+def test_captured_work_runs_each_time_its_graph_is_launched() -> None:
     gpu = Gpu(FakeCuda())
     first, second = (gpu.upload_new(np.full(4, i, dtype=np.int32)) for i in (1, 2))
     graph = gpu.capture(lambda: gpu.copy(first, second, 16))
     found = np.empty(4, dtype=np.int32)
-    gpu.download(first, found)
-    assert (found == 1).all(), "capturing does nothing by itself"
-    for value in (2, 3):
+    for value in (3, 4):
         gpu.upload(second, np.full(4, value, dtype=np.int32))
+        gpu.download(first, found)
+        assert (found == value - 1).all(), "nothing runs until the graph is launched"
         graph()
         gpu.download(first, found)
         assert (found == value).all()

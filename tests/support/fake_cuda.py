@@ -95,6 +95,7 @@ class FakeCuda:
         return 0
 
     def cuModuleLoadData(self, module: Any, image: bytes) -> int:
+        assert self.capturing is None, "a capture must not load"
         self.modules.append(image)
         module._obj.value = len(self.modules)
         return 0
