@@ -95,6 +95,12 @@ def test_pycuda_is_built_with_nvcc_on_the_path(jetpack_6: StubBoard) -> None:
     assert "pycuda" in modules, "the stub installs it only where it finds nvcc"
 
 
+def test_step_that_did_not_help_is_an_error(jetpack_6: StubBoard) -> None:
+    done = jetpack_6.run(SCRIPT, STUB_USELESS_PYCUDA="1")
+    assert done.returncode == 5 and "error: pycuda: still missing" in done.stderr
+    assert "ready" not in done.stdout
+
+
 def test_options_leave_cuda_parts_out(jetpack_6: StubBoard) -> None:
     done = jetpack_6.run(SCRIPT, "--cpu-onnxruntime", "--no-pycuda", "--no-kernels")
     assert done.returncode == 0

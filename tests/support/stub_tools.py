@@ -43,7 +43,8 @@ case "$*" in
   *"pip uninstall"*) ;;
   *onnxruntime-gpu*) [ -z "${STUB_NO_GPU_WHEEL:-}" ] && echo onnxruntime-gpu >>"$STUB_STATE/modules" ;;
   *onnxruntime*) echo onnxruntime >>"$STUB_STATE/modules" ;;
-  *pycuda*) [ "$(command -v nvcc)" = "$SELFDRAFT_SETUP_ROOT/usr/local/cuda/bin/nvcc" ] && echo pycuda >>"$STUB_STATE/modules" ;;
+  *pycuda*) [ -n "${STUB_USELESS_PYCUDA:-}" ] && exit 0
+    [ "$(command -v nvcc)" = "$SELFDRAFT_SETUP_ROOT/usr/local/cuda/bin/nvcc" ] && echo pycuda >>"$STUB_STATE/modules" ;;
   *" -e "*)
     echo selfdraft >>"$STUB_STATE/modules"
     cp "$STUB_STATE/venv-selfdraft" "${0%/*}/selfdraft"
