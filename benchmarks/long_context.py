@@ -29,8 +29,9 @@ from selfdraft.cli.synthetic_cache import Content
 from selfdraft.manifest import capacity_for
 from selfdraft.runtime.ort import OrtBackend
 
-BASE, FULL, ABOVE, LONG, LONGEST = 64, 4_096, 4_200, 32_768, 130_900
-"""Cached rows: none to speak of, the budget, just above it, 32K, and 128K with room for a reply."""
+BASE, FULL, ABOVE, LONG, LONGEST = 64, 4_064, 4_200, 32_768, 130_900
+"""Cached rows: none to speak of, the budget when the steps end, just above it, 32K, and 128K with room
+for a reply."""
 ROOM = 32
 RATE = 0.87
 DRAFT_VOCAB = 8_192
@@ -83,8 +84,8 @@ def measure_int4(args: argparse.Namespace, *, peer: bool) -> list[dict[str, Any]
     sides = Sides(args, peer=peer)
     light: dict[str, Contender] = {
         "base": sides.dense(BASE),
-        "dense 4096": sides.dense(FULL),
-        "gqa 4096": sides.group_query(FULL),
+        f"dense {FULL}": sides.dense(FULL),
+        f"gqa {FULL}": sides.group_query(FULL),
         **{f"sparse {n}": sides.sparse(n) for n in (FULL, ABOVE, LONG, LONGEST)},
     }
     samples = take_turns(light, schedule(args))

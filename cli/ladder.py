@@ -165,8 +165,12 @@ class _Ladder:
         return [*checks, _acceptance(deepest)]
 
     def _replies(self, drafts: int, sampling: SamplingParams) -> list[GenerationResult]:
-        """Replies to every prompt; where rows may round differently, all steps are padded alike."""
-        pad = not self.manifest.precision.exact_rows
+        """Replies to every prompt; where rows may round differently, all steps are padded alike.
+
+        int4 products may on any processor: their kernels for one row are others on many.
+        """
+        precision = self.manifest.precision
+        pad = precision.weights == "int4" or not precision.exact_rows
         longest = max(len(prompt) for prompt in self.prompts)
         loop = DecodeLoop(
             self.engine,

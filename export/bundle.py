@@ -317,8 +317,7 @@ def _manifest(
             int4_block=plan.weights.int4_block,
             activations="fp32",
             kv=options.attention.kv,
-            # Sparse rows that run together are summed over the union of their blocks.
-            exact_rows=plan.attention is None and _exact_rows(options, plan.weights),
+            exact_rows=_exact_rows(options, plan.weights),
         ),
         limits=plan.limits,
         text=plan.text.spec,

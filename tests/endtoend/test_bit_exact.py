@@ -1,4 +1,7 @@
-"""int4 weights: exact rows need no padding; without them ``--bit-exact`` makes steps alike."""
+"""int4 weights: exact rows need no padding; without them ``--bit-exact`` makes steps alike.
+
+Sparse bundles among them: the rows of a step sum over lists of blocks of their own.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import Any
 import pytest
 
 from selfdraft.cli.session import EngineOptions, open_session
+from selfdraft.export.attention_options import AttentionOptions
 from selfdraft.export.bundle import export_bundle
 from selfdraft.export.options import ExportOptions
 from selfdraft.manifest import load_manifest
@@ -46,3 +50,39 @@ def test_drafts_change_no_token_of_an_int4_bundle(int4_bundle: Path, temperature
             rejected += sum(generation.result.drafted) - sum(generation.result.accepted)
     assert replies[1] == replies[0] and replies[3] == replies[0]
     assert rejected > 100
+
+
+@pytest.fixture(scope="module")
+def sparse_int4(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sparse-int4") / "bundle"
+    attention = AttentionOptions(kind="sparse", budget_tokens=256, local_blocks=2)
+    export_bundle(
+        DEMO / "checkpoint-early", folder, ExportOptions(weights="int4", attention=attention)
+    )
+    return folder
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_drafts_change_no_token_of_a_sparse_int4_bundle(
+    sparse_int4: Path, temperature: float
+) -> None:
+    assert load_manifest(sparse_int4).precision.exact_rows
+    session = open_session(sparse_int4, EngineOptions(threads=2))
+    params = SamplingParams(temperature=temperature, seed=5)
+    replies: dict[int, list[Any]] = {}
+    rejected = blocks_left_out = 0
+    for drafts in (0, 1, 2, 4):
+        loop = session.loop(drafts=drafts, context=600)
+        replies[drafts] = []
+        for first in range(20, 200, 30):
+            loop.reset(0)
+            prompt = tuple(3 + (first + 7 * i + i * i) % 500 for i in range(500))
+            request = Request(prompt_ids=prompt, sampling=params, max_tokens=48, ignore_eos=True)
+            generation = Generation(loop, {0: request})
+            replies[drafts].append([event.token for event in generation])
+            rejected += sum(generation.result.drafted) - sum(generation.result.accepted)
+            attention = generation.result.attention
+            assert attention is not None
+            blocks_left_out += attention.blocks_in_use - attention.blocks_read
+    assert all(replies[drafts] == replies[0] for drafts in replies)
+    assert rejected > 100 and blocks_left_out > 0

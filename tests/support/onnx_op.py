@@ -24,13 +24,15 @@ STATE_TYPES = {
 class OnnxOp:
     """A session over the op's body alone."""
 
-    def __init__(self, op: CachedAttention) -> None:
+    def __init__(self, op: CachedAttention, *, one_row_kernel: bool = False) -> None:
         self.op = op
         options = ort.SessionOptions()
         options.intra_op_num_threads = 1
         options.log_severity_level = 3
         self.blocks_read: int | None = None
-        self._session = ort.InferenceSession(_model(op).SerializeToString(), options)
+        self._session = ort.InferenceSession(
+            _model(op, one_row_kernel=one_row_kernel).SerializeToString(), options
+        )
 
     def __call__(
         self,
@@ -62,8 +64,9 @@ class OnnxOp:
         return y
 
 
-def _model(op: CachedAttention) -> onnx.ModelProto:
-    function = onnx.parser.parse_function(function_text(op, name="Op", opset=OPSET))
+def _model(op: CachedAttention, *, one_row_kernel: bool) -> onnx.ModelProto:
+    text = function_text(op, name="Op", opset=OPSET, one_row_kernel=one_row_kernel)
+    function = onnx.parser.parse_function(text)
     node = helper.make_node("Op", list(op.inputs), list(op.outputs), domain=function.domain)
     types = {"past_len": TensorProto.INT64, "row_count": TensorProto.INT64}
     types |= {"attend_all": TensorProto.INT64, "k_scale": TensorProto.FLOAT16}
@@ -83,4 +86,5 @@ def _model(op: CachedAttention) -> onnx.ModelProto:
         [node], "op", [info(name) for name in op.inputs], [info(name) for name in op.outputs]
     )
     imports = [helper.make_opsetid("", OPSET), helper.make_opsetid(function.domain, 1)]
+    imports.append(helper.make_opsetid("com.microsoft", 1))
     return helper.make_model(graph, functions=[function], opset_imports=imports, ir_version=10)
