@@ -28,9 +28,7 @@ BUDGET = 256
 KINDS: dict[str, dict[str, Any]] = {
     "dense": {},
     "one_row_kernel": {"exact_rows": False},
-    "sparse": {
-        "attention": AttentionOptions(kind="sparse", budget_tokens=BUDGET, local_blocks=2)
-    },
+    "sparse": {"attention": AttentionOptions(kind="sparse", budget_tokens=BUDGET, local_blocks=2)},
 }
 """Exports of the early demo checkpoint, whose drafts are often rejected."""
 PROMPT_TOKENS = {"dense": 3, "one_row_kernel": 3, "sparse": BUDGET + 150}
