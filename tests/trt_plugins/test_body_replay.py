@@ -122,19 +122,21 @@ def test_body_without_the_healing_of_summaries_is_noticed(selector: Selector) ->
 def test_body_that_shares_a_selection_between_rows_is_noticed(
     selector: Selector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = onnx_selection.choose_blocks
-    monkeypatch.setattr(onnx_selection, "choose_blocks", lambda op: shared(original(op)))
+    original = onnx_selection.list_blocks
+    monkeypatch.setattr(onnx_selection, "list_blocks", lambda op: shared(original(op)))
     assert noticed(selector, Body())
 
 
 def shared(text: str) -> str:
-    """Every row sees what any row of the step chose."""
-    changed = text.replace("  seen = ", "  seen_by_row = ")
+    """Every row takes the blocks that the first row of the step chose."""
+    changed = text.replace("  best, best_ids = ", "  best, ids_by_row = ")
     assert changed != text
-    return f"""
-{changed}
-  rows_axis = Constant <value = int64[1] {{2}}> ()
-  seen_by_any = ReduceMax (seen_by_row, rows_axis)
-  seen_everywhere = Shape (seen_by_row)
-  seen = Expand (seen_by_any, seen_everywhere)
-"""
+    chosen = "(ranked, choice_count)\n"
+    return changed.replace(
+        chosen,
+        f"""{chosen}
+  ids_of_first = Slice (ids_by_row, zeros, ones, twos)
+  every_row = Shape (ids_by_row)
+  best_ids = Expand (ids_of_first, every_row)
+""",
+    )

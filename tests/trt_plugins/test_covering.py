@@ -1,6 +1,7 @@
 """A selection that covers the context is dense attention: the oracle to 1e-12, the ONNX body too.
 
-The body is compared with its own dense form bit for bit, and with the oracle to 1e-5.
+The body is compared with its own dense form and with the oracle, to 1e-5: a row that lists all of its
+blocks adds them up block by block, the dense form does not.
 """
 
 from __future__ import annotations
@@ -67,13 +68,13 @@ def dense(
 
 
 def check_body(step: Step) -> None:
-    """Bit for bit the body's dense form, and within 1e-5 of the oracle."""
+    """Within 1e-5 of the body's dense form and of the oracle."""
     step = zeroed(step)
     y = run_body(step)
     dense_y = run_body(step, replace(step.op, selector="all", budget_tokens=4096, local_blocks=2))
     expected = step.run().y
     for slot, rows in enumerate(step.row_count.tolist()):
-        np.testing.assert_array_equal(y[slot, :rows], dense_y[slot, :rows])
+        np.testing.assert_allclose(y[slot, :rows], dense_y[slot, :rows], rtol=0, atol=1e-5)
         np.testing.assert_allclose(y[slot, :rows], expected[slot, :rows], rtol=0, atol=1e-5)
 
 
@@ -93,9 +94,7 @@ def test_oracle_whose_selection_covers_the_context_is_dense(
 
 
 @pytest.mark.parametrize(("index", "length"), list(enumerate(SHORT)))
-def test_body_whose_selection_covers_the_context_is_dense_bit_for_bit(
-    index: int, length: int
-) -> None:
+def test_body_whose_selection_covers_the_context_is_dense(index: int, length: int) -> None:
     selector = SPARSE[index % len(SPARSE)]
     batch = BATCHES[index % len(BATCHES)]
     check_body(covered_step(selector, length, group=GROUPS[index % len(GROUPS)], batch=batch))

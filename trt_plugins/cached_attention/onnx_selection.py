@@ -1,7 +1,7 @@
 """ONNX text: the list of blocks that each row sees, and how its chosen part is found.
 
-Rules and formulas: docs/attention.md. A row's list has its sinks, its local window, then its chosen
-blocks, best first (in id order where the budget covers the row). Order, length and validity of the
+Rules and formulas: docs/attention.md. A row's list has its sinks, its local window from its own block
+back, then its chosen blocks, best first (in id order where the budget covers the row). Order, length and validity of the
 list follow from the row alone, up to invalid entries at the end, which count nothing: with every
 product over a list made block by block (``onnx_rows.py``) a row gets bit for bit the same result
 alone as together with others.
@@ -34,11 +34,10 @@ def _fixed_choice(op: CachedAttention) -> int:
 def row_lists(op: CachedAttention) -> str:
     """What lengths alone say of the lists; padded rows stand at the last real row's position.
 
-    ``list_valid [B, n, L]``, ``forced_full [B, Hkv, n, sinks + local]``, ``rank [C]`` and
+    ``list_valid [B, n, L]``, ``forced_full [B, Hkv, n, sinks + local]`` (see ``_forced``), ``rank [C]`` and
     ``identity_ids [B, n, C]`` for the chosen part, ``starved``: some row has to choose.
     """
     forced = op.sinks + op.local_blocks
-    offsets = ", ".join(str(i - op.local_blocks + 1) for i in range(op.local_blocks))
     return f"""
   used_up = Constant <value = int64 {{63}}> ()
   total_up = Add (total, used_up)
@@ -50,8 +49,10 @@ def row_lists(op: CachedAttention) -> str:
   own = Div (row_position, block)
   own_3d = Unsqueeze (own, twos)
   sinks = Constant <value = int64 {{{op.sinks}}}> ()
-  local_offsets = Constant <value = int64[{op.local_blocks}] {{{offsets}}}> ()
-  local_ids = Add (own_3d, local_offsets)
+  local_most = Constant <value = int64 {{{op.local_blocks}}}> ()
+  local_count = Min (local_most, used_blocks)
+  local_back = Range (zero, local_count, one)
+  local_ids = Sub (own_3d, local_back)
   local_valid = GreaterOrEqual (local_ids, sinks)
 {_forced(op)}
   before_window = Constant <value = int64 {{{forced - 1}}}> ()
@@ -60,7 +61,6 @@ def row_lists(op: CachedAttention) -> str:
 {_allowed(op)}
   taken = Min (candidates, allowed)
   most_taken = ReduceMax <keepdims = 0> (taken)
-  forced_count = Constant <value = int64 {{{forced}}}> ()
   list_step = Constant <value = int64 {{{LIST_STEP}}}> ()
   listed = Add (forced_count, most_taken)
   over = Neg (listed)
@@ -87,22 +87,27 @@ def row_lists(op: CachedAttention) -> str:
 
 
 def _forced(op: CachedAttention) -> str:
-    """``forced_ids`` and ``forced_valid [B, n, sinks + local]``."""
+    """``forced_ids`` and ``forced_valid [B, n, sinks + local]``, as many as the sequences have.
+
+    Where these are fewer than the attributes say, no row of the step chooses any.
+    """
     local = "  local_safe = Where (local_valid, local_ids, own_3d)\n"
     if not op.sinks:
         return f"""
 {local}
   forced_ids = Identity (local_safe)
   forced_valid = Identity (local_valid)
+  forced_count = Identity (local_count)
 """
-    ids = ", ".join(str(i) for i in range(op.sinks))
     return f"""
 {local}
-  sink_ids = Constant <value = int64[{op.sinks}] {{{ids}}}> ()
+  sink_count = Min (sinks, used_blocks)
+  sink_ids = Range (zero, sink_count, one)
   sink_valid = LessOrEqual (sink_ids, own_3d)
   sink_safe = Where (sink_valid, sink_ids, own_3d)
   forced_ids = Concat <axis = 2> (sink_safe, local_safe)
   forced_valid = Concat <axis = 2> (sink_valid, local_valid)
+  forced_count = Add (sink_count, local_count)
 """
 
 
@@ -158,8 +163,7 @@ def scored_blocks(op: CachedAttention) -> str:
   block_id = Range (zero, num_scored, one)
   scored_axes = Constant <value = int64[2] {{1, 3}}> ()
   own_column = Unsqueeze (own, scored_axes)
-  local = Constant <value = int64 {{{op.local_blocks}}}> ()
-  window_start = Sub (own_column, local)
+  window_start = Sub (own_column, local_most)
   behind_sinks = GreaterOrEqual (block_id, sinks)
   before_local = LessOrEqual (block_id, window_start)
   selectable = And (behind_sinks, before_local)
