@@ -15,7 +15,7 @@ from selfdraft.errors import ConfigError
 from selfdraft.export.attention_options import AttentionOptions
 from selfdraft.export.bundle import ExportPlan, plan_export
 from selfdraft.export.options import ExportOptions
-from selfdraft.export.weights import bytes_by_part
+from selfdraft.export.weight_plan import bytes_by_part
 from selfdraft.jetson.planner.geometry import Geometry, geometry_from_spec
 from selfdraft.jetson.planner.reading import attention_of, state_bytes
 from selfdraft.jetson.planner.storage import (
