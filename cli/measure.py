@@ -96,7 +96,7 @@ def compare(
         forced = options.forced_acceptance if drafts else None
         backend = TimedBackend(session.backend)
         loop = session.loop(
-            drafts=drafts, context=context, forced_acceptance=forced, backend=backend
+            timed=True, drafts=drafts, context=context, forced_acceptance=forced, backend=backend
         )
         runners.append((Series(drafts=drafts), loop, backend))
     turn, started = 0, time.monotonic()

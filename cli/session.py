@@ -12,6 +12,7 @@ from selfdraft.runtime.bundle import Bundle, open_bundle
 from selfdraft.runtime.chat_template import ChatTemplate, SpecialTexts
 from selfdraft.runtime.loop import DecodeLoop
 from selfdraft.runtime.loop_options import MAX_DRAFTS
+from selfdraft.runtime.row_check import PROBE_ROWS, one_row_rounds_like_two
 from selfdraft.runtime.tokenizer import Tokenizer
 from selfdraft.strict import closest_hint
 
@@ -72,19 +73,32 @@ class Session:
         context: int | None = None,
         forced_acceptance: Sequence[float] | None = None,
         backend: Backend | None = None,
+        timed: bool = False,
     ) -> DecodeLoop:
-        """A loop of one slot; what is ``None`` comes from the options, then from the bundle."""
+        """A loop of one slot; what is ``None`` comes from the options, then from the bundle.
+
+        ``timed``: plain steps keep their one row even where it rounds otherwise than several.
+        """
+        drafts = self.default_drafts if drafts is None else drafts
         return DecodeLoop(
             backend or self.backend,
-            drafts=self.options.drafts if drafts is None else drafts,
+            drafts=drafts,
             context_length=self.options.context if context is None else context,
             prefill_rows=self.options.chunk,
             prefill_attention=self.options.prefill,
-            step_rows=MAX_DRAFTS + 1 if self.options.bit_exact else 1,
+            step_rows=1 if timed and not self.options.bit_exact else self._step_rows(drafts),
             forced_acceptance=forced_acceptance,
             audit_every=self.options.audit_every,
             tokenizer=self.tokenizer,
         )
+
+    def _step_rows(self, drafts: int) -> int:
+        """Rows that a step is padded to, so that drafts change no token."""
+        if self.options.bit_exact:
+            return MAX_DRAFTS + 1
+        manifest = self.bundle.manifest
+        rounds = drafts == 0 and manifest.has_mtp and manifest.precision.weights == "int4"
+        return PROBE_ROWS if rounds and not one_row_rounds_like_two(self.backend) else 1
 
     def chat_template(self) -> ChatTemplate:
         """The bundle's template; ``ConfigError`` where it has none."""
