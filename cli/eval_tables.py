@@ -11,6 +11,9 @@ from selfdraft.cli.eval_acceptance import Bucket
 from selfdraft.cli.eval_run import Cell
 from selfdraft.cli.reply import ordinal
 
+TELLING_SCORE = 0.5
+"""Below that dense score a comparison is mostly of wrong answers."""
+
 
 def record_of(parts: Sequence[Cell] | Sequence[Bucket]) -> dict[str, Any]:
     """Every cell or bucket with its derived figures, and the totals of cells."""
@@ -20,6 +23,7 @@ def record_of(parts: Sequence[Cell] | Sequence[Bucket]) -> dict[str, Any]:
             "cells": [{**asdict(cell), "share": cell.share} for cell in cells],
             "by_length": [_total(cells, length=length) for length in _lengths(cells)],
             **_total(cells),
+            "notes": notes_of(cells),
         }
     buckets = [part for part in parts if isinstance(part, Bucket)]
     return {
@@ -46,11 +50,25 @@ def cells_text(cells: Sequence[Cell]) -> str:
     rows = [[total["length"], *_total_row(total)] for total in totals]
     header = ("  tokens", "dense", "sparse", "lost points", "blocks read")
     parts.append(f"all tasks\n{table(rows, header=header)}")
-    if cells[0].sparse is None:
-        parts.append("note: every layer of this bundle is dense, so there is no sparse score")
-    else:
+    if cells[0].sparse is not None:
         parts.append("scores are sparse/dense in percent, both from this run")
+    parts += [f"note: {note}" for note in notes_of(cells)]
     return "\n\n".join(parts)
+
+
+def notes_of(cells: Sequence[Cell]) -> list[str]:
+    """What keeps the scores from saying much about the selection."""
+    if cells[0].sparse is None:
+        return ["every layer of this bundle is dense, so there is no sparse score"]
+    total, notes = _total(cells), []
+    if total["dense"] < TELLING_SCORE:
+        notes.append(
+            f"dense attention answers {total['dense']:.0%} itself, so lost points say little; "
+            "give shorter --lengths, or a --wording that the model knows (demo for the demo model)"
+        )
+    if total["share"] == 1:
+        notes.append("the budget covers these lengths, so nothing was left out; give longer ones")
+    return notes
 
 
 def acceptance_text(buckets: Sequence[Bucket]) -> str:

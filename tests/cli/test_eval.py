@@ -17,6 +17,8 @@ from selfdraft.cli.eval_answer import Answerer, score
 from selfdraft.cli.eval_cases import Case, Prompt, fitted, renderer
 from selfdraft.cli.eval_needle import needle_case
 from selfdraft.cli.eval_ruler import TASKS
+from selfdraft.cli.eval_run import Cell
+from selfdraft.cli.eval_tables import cells_text, record_of
 from selfdraft.cli.eval_wording import SHIPPED, Wording, load_wording, random_digits
 from selfdraft.cli.session import EngineOptions, Session, open_session
 from selfdraft.errors import ConfigError
@@ -232,3 +234,33 @@ def test_rewound_cache_answers_as_a_fresh_one(session: Session) -> None:
     fresh = Answerer(session, length=1000, tokens=5, dense_question=False)
     prompt = Prompt(ids=short, text_tokens=450, answers=("x",))
     assert used.answer(prompt) == fresh.answer(prompt)
+
+
+@pytest.mark.parametrize(
+    ("dense", "sparse", "blocks", "told"),
+    [
+        (0.9, 0.8, 3, None),
+        (0.5, 0.5, 3, None),
+        (0.4, 0.4, 3, "dense attention answers 40% itself"),
+        (0.9, 0.9, 10, "nothing was left out"),
+        (0.0, None, 0, "no sparse score"),
+    ],
+)
+def test_scores_that_say_little_are_told(
+    dense: float, sparse: float | None, blocks: int, told: str | None
+) -> None:
+    cell = Cell(
+        task="needle",
+        depth=0.5,
+        length=1024,
+        trials=10,
+        prompt_tokens=1000.0,
+        dense=dense,
+        sparse=sparse,
+        blocks_read=blocks,
+        blocks_in_use=10 if blocks else 0,
+    )
+    notes = record_of([cell])["notes"]
+    assert len(notes) == (told is not None)
+    assert all(f"note: {note}" in cells_text([cell]) for note in notes)
+    assert told is None or told in notes[0]

@@ -59,7 +59,7 @@ def test_document_is_read_in_bounded_memory_and_its_cache_gives_the_same_reply(
     short = generate(bundle, text[:300], "--chunk", CHUNK, env=env)
     whole = generate(bundle, text, "--chunk", CHUNK, "--save-cache", cache, env=env)
     assert whole["prompt_tokens"] > TOKENS - 64 and whole["reused_tokens"] == 0
-    assert whole["attention"]["mode"] == "sparse" and whole["attention"]["share"] < 0.1
+    assert whole["attention"]["mode"] == "sparse" and whole["attention"]["share"] < 0.15
     # Scores, biased scores and weights of a chunk, one of them in a second copy; then the states.
     more = whole["peak_rss_bytes"] - short["peak_rss_bytes"]
     assert more <= 3.5 * WEIGHT_BYTES + whole["state_bytes"], more / WEIGHT_BYTES
