@@ -35,7 +35,7 @@ for a reply."""
 ROOM = 32
 RATE = 0.87
 DRAFT_VOCAB = 8_192
-CONTENTS = {"alike": Content(block_spread=0.35), "apart": Content(block_spread=0.0)}
+CONTENTS = {"alike": Content(block_spread=0.1), "apart": Content(block_spread=0.0)}
 """Neighbouring rows that choose nearly the same blocks, and rows that choose for themselves."""
 
 

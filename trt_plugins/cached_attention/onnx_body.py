@@ -201,7 +201,6 @@ def _attention(op: CachedAttention, *, kernel: bool) -> str:
         return _kernel_or(op, computed, "dense_y")
     lists = onnx_rows.row_masks(op)
     lists += onnx_selection.scored_blocks(op) if onnx_selection.scores_blocks(op) else ""
-    lists += "\n  used_blocks_1d = Unsqueeze (used_blocks, zeros)\n"
     outputs = ("chosen_y", "chosen_read") if kernel else ("y", "blocks_read")
     computed = f"""
   {", ".join(outputs)} = If (dense) <

@@ -33,6 +33,34 @@ def row_masks(op: CachedAttention) -> str:
   list_sizes = ReduceSum <keepdims = 0> (list_int, twos)
   list_most = ReduceMax <keepdims = 0> (list_sizes)
 {bias}
+{_shared_of_many_rows(op)}
+"""
+
+
+def _shared_of_many_rows(op: CachedAttention) -> str:
+    """Shapes, zeros and counts of ``_many_rows`` that lengths decide: here all layers share them."""
+    bias = "" if _bias_by_choice(op) else "  list_bias = Unsqueeze (token_bias, twos)\n"
+    return f"""
+  listed_blocks = Where (dense, one, used_blocks)
+  listed_blocks_1d = Unsqueeze (listed_blocks, zeros)
+  seen_shape = Concat <axis = 0> (batch, kv_count, rows, listed_blocks_1d)
+  seen_none = Expand (no_bias, seen_shape)
+  no_place_shape = Concat <axis = 0> (batch, kv_count, listed_blocks_1d)
+  no_place = Expand (zero, no_place_shape)
+  list_size_1d = Shape <start = 2, end = 3> (list_valid)
+  list_size = Squeeze (list_size_1d, zeros)
+  list_full_shape = Concat <axis = 0> (batch, kv_count, rows, list_size_1d)
+  list_flags_full = Expand (list_flag, list_full_shape)
+  list_rank = Range (zero, list_size, one)
+  list_rank_full = Expand (list_rank, list_full_shape)
+  by_block_shape = Concat <axis = 0> (batch, kv_count, group, rows, minus, blocks_of)
+  list_scores_shape = Concat <axis = 0> (batch, kv_count, group, rows, minus)
+  nothing_shape = Concat <axis = 0> (batch, kv_count, group, rows, ones, blocks_of)
+  nothing = Expand (no_bias, nothing_shape)
+  parts_shape = Concat <axis = 0> (batch, kv_count, minus, group, rows, width)
+  flag_axis = Constant <value = int64[1] {{3}}> ()
+  flag_5d = Unsqueeze (list_flag, flag_axis)
+{bias}
 """
 
 
@@ -141,22 +169,17 @@ def _many_rows(op: CachedAttention) -> str:
   union_keys = Reshape (union_k, union_keys_shape)
   union_keys_t = Transpose <perm = [0, 1, 3, 2]> (union_keys)
   union_scores = MatMul (q_flat, union_keys_t)
-  by_block_shape = Concat <axis = 0> (batch, kv_count, group, rows, union_count, blocks_of)
   union_by_block = Reshape (union_scores, by_block_shape)
   place_axes = Constant <value = int64[2] {{2, 5}}> ()
   place_6d = Unsqueeze (list_place, place_axes)
   group_shape = Constant <value = int64[6] {{1, 1, {op.group}, 1, 1, 1}}> ()
   place_by_head = Expand (place_6d, group_shape)
   list_by_block = GatherND <batch_dims = 4> (union_by_block, place_by_head)
-  list_scores_shape = Concat <axis = 0> (batch, kv_count, group, rows, minus)
   list_scores = Reshape (list_by_block, list_scores_shape)
-  list_bias = Unsqueeze (token_bias, twos)
+{"  list_bias = Unsqueeze (token_bias, twos)" if _bias_by_choice(op) else ""}
   list_biased = Add (list_scores, list_bias)
   list_weights_flat = Softmax <axis = -1> (list_biased)
-  list_shape = Concat <axis = 0> (batch, kv_count, group, rows, minus, blocks_of)
-  list_weights = Reshape (list_weights_flat, list_shape)
-  nothing_shape = Concat <axis = 0> (batch, kv_count, group, rows, ones, blocks_of)
-  nothing = Expand (no_bias, nothing_shape)
+  list_weights = Reshape (list_weights_flat, by_block_shape)
   list_or_nothing = Concat <axis = 4> (list_weights, nothing)
   rank_6d = Unsqueeze (union_rank, place_axes)
   rank_by_head = Expand (rank_6d, group_shape)
@@ -165,15 +188,12 @@ def _many_rows(op: CachedAttention) -> str:
   flat_weights_shape = Constant <value = int64[5] {{0, 0, 0, -1, {op.block}}}> ()
   flat_weights = Reshape (weights_by_block, flat_weights_shape)
   union_parts = MatMul (flat_weights, union_v)
-  parts_shape = Concat <axis = 0> (batch, kv_count, union_count, group, rows, width)
   parts_by_head = Reshape (union_parts, parts_shape)
   parts_by_row = Transpose <perm = [0, 1, 4, 2, 3, 5]> (parts_by_head)
   rows_parts_shape = Constant <value = int64[5] {{0, 0, 0, 0, {op.group * d}}}> ()
   parts_of_row = Reshape (parts_by_row, rows_parts_shape)
   place_5d = Unsqueeze (list_place, minus)
   list_parts = GatherND <batch_dims = 3> (parts_of_row, place_5d)
-  flag_axis = Constant <value = int64[1] {{3}}> ()
-  flag_5d = Unsqueeze (list_flag, flag_axis)
   rows_sum = MatMul (flag_5d, list_parts)
   rows_sum_shape = Constant <value = int64[4] {{0, 0, 0, {op.group * d}}}> ()
   rows_sum_4d = Reshape (rows_sum, rows_sum_shape)
@@ -186,10 +206,6 @@ def _many_rows(op: CachedAttention) -> str:
 def _union(op: CachedAttention) -> str:
     """``union_ids_4d [B, Hkv, U, 1]``, ``list_place`` and ``union_rank``."""
     return """
-  seen_shape = Concat <axis = 0> (batch, kv_count, rows, used_blocks_1d)
-  seen_none = Expand (no_bias, seen_shape)
-  list_full_shape = Shape (list_ids)
-  list_flags_full = Expand (list_flag, list_full_shape)
   seen = ScatterElements <axis = 3, reduction = "max"> (seen_none, list_ids, list_flags_full)
   row_axis = Constant <value = int64[1] {2}> ()
   union = ReduceMax <keepdims = 0> (seen, row_axis)
@@ -205,16 +221,10 @@ def _union(op: CachedAttention) -> str:
   place = Range (zero, union_end, one)
   union_shape = Shape (union_ids)
   place_full = Expand (place, union_shape)
-  no_place_shape = Concat <axis = 0> (batch, kv_count, used_blocks_1d)
-  no_place = Expand (zero, no_place_shape)
   place_of_block = ScatterElements <axis = 2> (no_place, union_ids, place_full)
   place_of_block_4d = Unsqueeze (place_of_block, row_axis)
   place_of_block_full = Expand (place_of_block_4d, seen_shape)
   list_place = GatherElements <axis = 3> (place_of_block_full, list_ids)
-  list_size_1d = Shape <start = 3, end = 4> (list_ids)
-  list_size = Squeeze (list_size_1d, zeros)
-  list_rank = Range (zero, list_size, one)
-  list_rank_full = Expand (list_rank, list_full_shape)
   place_or_outside = Where (list_valid_4d, list_place, union_end)
   union_and_one = Add (union_count, ones)
   no_rank_shape = Concat <axis = 0> (batch, kv_count, rows, union_and_one)
