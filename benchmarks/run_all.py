@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from benchmarks import in_place, long_context, overhead, peers, speedup
+from benchmarks import in_place, long_context, overhead, peers, sampling_cost, speedup
 from benchmarks.options import parser
 from benchmarks.record import markdown_table, write_records
 
@@ -34,6 +34,8 @@ def benchmarks(args: argparse.Namespace) -> Iterator[tuple[str, Callable[[], Rec
         yield f"speed-up {case.rates}", partial(speedup.measure, args, case)
     for drafts in (0, 1, 2):
         yield f"overhead, {drafts} drafts", partial(overhead.measure, args, drafts)
+    for vocab_size in sampling_cost.VOCABULARIES:
+        yield f"drawing from {vocab_size}", partial(sampling_cost.measure, args, vocab_size)
     yield "in place", partial(in_place.measure, args)
     for drafts in (0, 1):
         yield f"profile, {drafts} drafts", partial(in_place.profile_steps, args, drafts=drafts)

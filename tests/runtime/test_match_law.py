@@ -1,7 +1,11 @@
-"""``match`` verification samples from the target's exact distribution (chi-square, fixed seeds)."""
+"""Sampled replies of the whole loop follow the target's exact law, ``match`` and ``rejection`` alike.
+
+Chi-square, fixed seeds; the sampler alone: test_exact_laws.py.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections import Counter
@@ -13,7 +17,7 @@ import numpy as np
 import pytest
 from support.exact_law import chi_square_excess
 
-from selfdraft.manifest import RopeSpec
+from selfdraft.manifest import MtpSpec, RopeSpec
 from selfdraft.runtime.backend import Step
 from selfdraft.runtime.generation import Generation
 from selfdraft.runtime.loop import DecodeLoop
@@ -33,7 +37,12 @@ PARAMS = {
 @pytest.fixture(scope="module")
 def toy(tiny: ModuleType) -> Any:
     """One layer, five tokens, a random head."""
+    return _toy(tiny)
+
+
+def _toy(tiny: ModuleType, *, draft_vocab: int | None = None) -> Any:
     model = tiny.model_spec(
+        mtp=MtpSpec(concat="hidden_first", tap="pre_norm", draft_vocab_size=draft_vocab),
         vocab_size=VOCAB,
         hidden_size=8,
         num_layers=1,
@@ -74,21 +83,15 @@ def _exact(backend: Any, params: SamplingParams) -> dict[tuple[int, ...], float]
 
 
 def _sampled(
-    backend: Any, params: SamplingParams, verdict: Callable[..., Chain]
+    backend: Any, params: SamplingParams, verdict: Callable[..., Chain], *, runs: int = RUNS
 ) -> Counter[tuple[int, ...]]:
     """First three tokens of runs that differ in the seed alone; two drafts a step."""
     loop = DecodeLoop(backend, drafts=2)
     loop._verdict = verdict
     seen: Counter[tuple[int, ...]] = Counter()
-    for seed in range(RUNS):
+    for seed in range(runs):
         loop.reset(0)
-        sampling = SamplingParams(
-            temperature=params.temperature,
-            top_k=params.top_k,
-            top_p=params.top_p,
-            min_p=params.min_p,
-            seed=seed,
-        )
+        sampling = dataclasses.replace(params, seed=seed)
         request = Request(prompt_ids=PROMPT, sampling=sampling, max_tokens=4)
         seen[tuple(event.token for event in Generation(loop, {0: request}))[:3]] += 1
     return seen
@@ -100,6 +103,17 @@ def test_match_samples_follow_the_exact_law(toy: Any, name: str) -> None:
     exact = _exact(toy, params)
     assert math.isclose(sum(exact.values()), 1.0)
     assert chi_square_excess(_sampled(toy, params, accept_while_equal), exact) < 1
+
+
+@pytest.mark.parametrize(("name", "draft_vocab"), [("plain", None), ("filtered", 3)])
+def test_rejection_samples_follow_the_exact_law(
+    tiny: ModuleType, name: str, draft_vocab: int | None
+) -> None:
+    """Also where the head knows three of the five tokens only."""
+    backend = _toy(tiny, draft_vocab=draft_vocab)
+    params = dataclasses.replace(PARAMS[name], verification="rejection")
+    seen = _sampled(backend, params, accept_while_equal, runs=400)
+    assert chi_square_excess(seen, _exact(backend, params)) < 1
 
 
 def _accept_every_draft(
@@ -134,3 +148,29 @@ def test_wrong_rules_fail_the_same_check(toy: Any, wrong: Callable[..., Chain]) 
 
 def test_the_check_sees_every_outcome(toy: Any) -> None:
     assert len(_exact(toy, PARAMS["plain"])) == len(list(itertools.product(range(VOCAB), repeat=3)))
+
+
+def test_slots_of_one_loop_may_verify_in_different_modes(noisy: Any) -> None:
+    """Each says what it says alone; a rejection run depends on its seed and its own drafts only."""
+    prompts = [(0, 5, 9, 2), (0, 7), (0, 11, 3)]
+    modes = [
+        SamplingParams(),
+        SamplingParams(temperature=1.0, seed=5),
+        SamplingParams(temperature=1.0, seed=6, verification="rejection"),
+    ]
+    requests = {
+        slot: Request(prompt_ids=prompt, sampling=params, max_tokens=40)
+        for slot, (prompt, params) in enumerate(zip(prompts, modes, strict=True))
+    }
+    for drafts in (0, 1, 3):
+        together = Generation(DecodeLoop(noisy, batch=3, drafts=drafts), requests)
+        list(together)
+        for slot, request in requests.items():
+            alone = Generation(DecodeLoop(noisy, drafts=drafts), {0: request})
+            list(alone)
+            assert together.results[slot].tokens == alone.result.tokens
+            assert together.results[slot].accepted == alone.result.accepted
+        modes_found = [together.results[slot].verification for slot in range(3)]
+        assert modes_found == ["greedy", "match", "rejection"]
+        if drafts:
+            assert all(together.results[slot].accepted[0] > 0 for slot in range(3))
