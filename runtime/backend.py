@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -139,20 +139,3 @@ class Backend(Protocol):
     ) -> None:
         """Put back what ``export_states`` gave for the same lengths."""
         ...
-
-
-class OutputRow(NamedTuple):
-    """One row of logits that stays with its backend until it is asked for."""
-
-    backend: Backend
-    logits: DeviceTensor
-    slot: int
-    row: int
-
-    def full(self) -> FloatArray:
-        """Host copy ``[V]``."""
-        return np.asarray(self.backend.read_rows(self.logits, [(self.slot, self.row)])[0])
-
-    def entries(self, ids: IntArray) -> FloatArray:
-        """Host copy of the logits of ``ids``."""
-        return self.backend.read_entries(self.logits, (self.slot, self.row), ids)

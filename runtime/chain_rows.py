@@ -4,46 +4,61 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from selfdraft.runtime.backend import BackboneOutput, Backend, OutputRow
+import numpy as np
+
+from selfdraft.runtime.backend import BackboneOutput, Backend, FloatArray, IntArray
 from selfdraft.runtime.run import Run
 
 
 class ChainRows:
-    """Row i follows the first i drafts; the token of row 0 stands at absolute ``position``."""
+    """Row i follows the first i drafts; the token of row 0 stands at absolute ``position``.
 
-    __slots__ = ("_backend", "_drafts", "_output", "_position", "_run", "_slot")
+    While a row is drawn from, the object stands for its logits (``row_sampler.LogitRow``), which stay
+    with the backend until they are asked for.
+    """
+
+    __slots__ = ("_backend", "_drafts", "_index", "_output", "_position", "_run", "_slot")
 
     def __init__(
         self,
         run: Run,
         backend: Backend,
         output: BackboneOutput,
-        *,
         slot: int,
         position: int,
         drafts: Sequence[int],
     ) -> None:
         self._run, self._backend, self._output = run, backend, output
-        self._slot, self._position = slot, position
-        self._drafts = drafts
+        self._slot, self._position, self._drafts = slot, position, drafts
+        self._index = 0
 
     def draw(self, row: int) -> int:
         """The target's token of row ``row``; call it in order."""
         run, output, slot = self._run, self._output, self._slot
+        self._index = row
         values, ids = output.top_values[slot, row], output.top_ids[slot, row]
-        logits = OutputRow(self._backend, output.logits, slot, row)
         position = self._position + row
         if row < len(run.laws):
             token = run.sampler.draw_against(
                 values,
                 ids,
                 position=position,
-                row=logits,
+                row=self,
                 draft=self._drafts[row],
                 draft_law=run.laws[row],
             )
         else:
-            token = run.sampler.draw(values, ids, position=position, row=logits)
+            token = run.sampler.draw(values, ids, position=position, row=self)
         if run.request.logprobs is not None:
-            run.note_logprobs(token, logits.full(), values, ids)
+            run.note_logprobs(token, self.full(), values, ids)
         return token
+
+    def full(self) -> FloatArray:
+        """Host copy ``[V]`` of the row's logits."""
+        rows = self._backend.read_rows(self._output.logits, [(self._slot, self._index)])
+        return np.asarray(rows[0])
+
+    def entries(self, ids: IntArray) -> FloatArray:
+        """Host copy of the logits of ``ids``."""
+        row = (self._slot, self._index)
+        return self._backend.read_entries(self._output.logits, row, ids)

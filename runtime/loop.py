@@ -326,6 +326,8 @@ class DecodeLoop:
 
     def _propose(self, active: Sequence[int]) -> list[list[int]]:
         """The drafts of each slot, none or more, with tokens that must follow in their place."""
+        if self._drafter is None:
+            return [[] for _ in range(self.batch)]
         depths, choosers = [0] * self.batch, dict[int, DrawnDrafts]()
         for slot in active:
             run = self._run(slot)
@@ -335,10 +337,10 @@ class DecodeLoop:
             if run.verification == "rejection":
                 choosers[slot] = run.sampler.drawn_drafts(len(self._slots.tokens[slot]))
         drafts: list[list[int]] = [[] for _ in depths]
-        if self._drafter is not None and any(depths):
+        if any(depths):
             drafts = self._drafter.propose(self._hidden, self._hidden_rows, depths, choosers)
         for slot in active:
-            laws = choosers[slot].laws if slot in choosers else []
+            laws = choosers[slot].laws if choosers and slot in choosers else ()
             drafts[slot] = self._run(slot).plan(drafts[slot], laws, depth=self.drafts)
         return drafts
 
@@ -378,7 +380,7 @@ class DecodeLoop:
         """Judge a slot's rows and commit what is delivered."""
         run, tokens = self._run(slot), self._slots.tokens[slot]
         position = len(tokens)
-        rows = ChainRows(run, self._backend, output, slot=slot, position=position, drafts=drafts)
+        rows = ChainRows(run, self._backend, output, slot, position, drafts)
         chain = self._verdict(rows.draw, drafts, position=position, ends=run.ends())
         tokens += chain.tokens
         events = run.deliver(chain, slot=slot)

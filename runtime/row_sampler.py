@@ -76,6 +76,11 @@ class RowSampler:
         self._chain.advance(token)
         return token
 
+    @property
+    def free(self) -> bool:
+        """Whether no processor has a say."""
+        return self._chain is None
+
     def plan(self, drafts: Sequence[int], depth: int) -> tuple[list[int], int]:
         """``ProcessorChain.plan``: drafts, and behind them tokens that are known to follow."""
         if self._chain is None:

@@ -46,6 +46,8 @@ class Run:
     end_ids: frozenset[int]
     max_tokens: int
     """Tokens it may deliver, the context's room included."""
+    first_position: int
+    """Absolute position of its first token."""
     reused_tokens: int
     drafted: list[int]
     text: ReplyText | None = None
@@ -77,11 +79,6 @@ class Run:
         """Tokens it may still draw."""
         return self.max_tokens - len(self.tokens)
 
-    @property
-    def first_position(self) -> int:
-        """Absolute position of its first token."""
-        return len(self.request.prompt_ids) + len(self.request.resumed_token_ids)
-
     def ends(self) -> Callable[[int], bool]:
         """For the verdict of one step: takes each token, says whether the reply ends with it."""
         text = self.text
@@ -109,8 +106,11 @@ class Run:
 
         ``laws``: what they were drawn from, where they were drawn.
         """
-        depth = min(depth, self.tokens_left - 1)
-        planned, self.num_own = self.sampler.plan(drafts, depth)
+        if self.sampler.free:
+            planned, self.num_own = list(drafts), len(drafts)
+        else:
+            depth = min(depth, self.tokens_left - 1)
+            planned, self.num_own = self.sampler.plan(drafts, depth)
         self.laws = laws[: self.num_own]
         return planned
 
@@ -197,12 +197,17 @@ class Run:
         self.delivered = min(self.delivered, count)
 
     def _events(self, slot: int) -> list[TokenEvent]:
-        first = self.delivered
-        self.delivered = len(self.texts) if self.text else len(self.tokens)
-        position = self.first_position
+        first, position, tokens = self.delivered, self.first_position, self.tokens
+        if self.text is None and not self.logprobs:
+            self.delivered = len(tokens)
+            return [
+                TokenEvent(tokens[index], position + index, self.origins[index] >= 0, slot)
+                for index in range(first, len(tokens))
+            ]
+        self.delivered = len(self.texts) if self.text else len(tokens)
         return [
             TokenEvent(
-                self.tokens[index],
+                tokens[index],
                 position + index,
                 self.origins[index] >= 0,
                 slot,
@@ -264,6 +269,7 @@ def start_run(
         eos_ids=eos_ids,
         end_ids=end_ids,
         max_tokens=limit,
+        first_position=len(request.prompt_ids) + len(resumed),
         reused_tokens=reused_tokens,
         drafted=[0] * depth,
         text=_reply_text(request, tokenizer),

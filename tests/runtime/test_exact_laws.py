@@ -75,13 +75,11 @@ def test_replies_follow_the_exact_law(name: str, mode: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("vocab_size", [3, 8])
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", CASES)
-def test_two_hundred_thousand_draws_follow_the_exact_law(
-    name: str, mode: str, vocab_size: int
-) -> None:
-    """Trials of 3 tokens, K = 1, 2, 3 in turn: at least 204,000 draws a case where none ends early."""
+@pytest.mark.parametrize(("index", "name"), enumerate(CASES))
+def test_two_hundred_thousand_draws_follow_the_exact_law(index: int, name: str, mode: str) -> None:
+    """23,000 replies of 3 tokens, none of which ends early, for K = 1, 2 and 3: 207,000 draws a case."""
+    vocab_size = (3, 5, 8)[index % 3]
     for drafts in (1, 2, 3):
         case = _case(name, mode, vocab_size=vocab_size, min_tokens=LENGTH)
         assert _excess(case, drafts=drafts, trials=23_000) < 1
