@@ -17,7 +17,7 @@ from support.scripted_backend import Script, ScriptedBackend
 
 from selfdraft.errors import ConfigError
 from selfdraft.runtime.generation import Generation
-from selfdraft.runtime.grammar import StructuredOutput
+from selfdraft.runtime.grammar import StructuredOutput, grammar_mask
 from selfdraft.runtime.loop import DecodeLoop
 from selfdraft.runtime.request import Request
 from selfdraft.runtime.result import GenerationResult
@@ -223,6 +223,15 @@ def test_no_thinking_comes_first_unless_it_may(
     request = Request(prompt_ids=prompt, structured=output, thinking=thinking)
     (result,) = reply(backend, request, tokenizer, drafts=2)
     assert tokenizer.decode(result.tokens) == "x"
+
+
+def test_clone_goes_its_own_way(tokenizer: Tokenizer) -> None:
+    a, b = tokenizer.encode("ab", add_special_tokens=False)
+    output = StructuredOutput(kind="regex", source="a+b")
+    mask = grammar_mask(output, tokenizer, vocab_size=VOCAB, eos_ids=(EOS,))
+    twin = mask.clone()
+    twin.advance(a)
+    assert (list(mask.wanted_ids), list(twin.wanted_ids)) == ([a], [a, b])
 
 
 def test_each_slot_has_a_grammar_of_its_own(tiny: ModuleType, tokenizer: Tokenizer) -> None:
