@@ -107,9 +107,8 @@ class _Ladder:
         # Each backend takes its own kind of states, which the protocol cannot say.
         engine: Any = OrtBackend(bundle, opened.manifest)
         self.engine: Backend = engine
-        self.tolerance = (
-            INT4_TOLERANCE if opened.manifest.precision.weights == "int4" else FP32_TOLERANCE
-        )
+        quantised = opened.manifest.precision.quantised
+        self.tolerance = INT4_TOLERANCE if quantised else FP32_TOLERANCE
 
     def rungs(self) -> list[Check]:
         """Each engine's passes against those of the rung below."""

@@ -90,14 +90,16 @@ def _from_checkpoint(path: Path) -> PlannedModel:
     from selfdraft.export.options import ExportOptions
     from selfdraft.export.source import source_name
 
-    plan, default = read_model(Checkpoint.open(path)), ExportOptions()
+    checkpoint, default = Checkpoint.open(path), ExportOptions()
+    plan = read_model(checkpoint)
+    groups = [linear.group for linear in checkpoint.packed.values()]
     return PlannedModel(
         kind="checkpoint",
         spec=plan.spec,
         geometry=geometry_from_spec(plan.spec, name=source_name(path)),
         attention=default.attention.plan(plan.spec, plan.sparse),
-        weights=default.weights or "fp32",
-        int4_block=None,
+        weights=default.weights or ("int4" if groups else "fp32"),
+        int4_block=max(groups, default=None),
         kv=default.attention.kv,
         max_context=plan.max_context,
         prefill_rows=default.prefill_rows,

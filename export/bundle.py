@@ -196,7 +196,7 @@ def export_bundle(
         if calibrated is not None:
             measured, notes = _measured(plan, calibrated, folder, report)
             plan = replace(plan, extra_notes=plan.extra_notes + notes)
-        elif plan.weights.int4_block is not None:
+        elif plan.weights.quantised:
             plan = replace(plan, extra_notes=(UNMEASURED_NOTE,))
         files = hash_files(folder, lambda done, total: report("hashes", done, total))
         manifest = replace(_manifest(plan, options, written.graphs, files), measured=measured)

@@ -88,7 +88,7 @@ def measure(
     plan, text = calibrated.weights, calibrated.text
     fallback = CheckpointReader(checkpoint, model, plan)
     after = None
-    if any(item.form != "fp32" for item in plan.items):
+    if plan.quantised:
         after = score(plan.spec, StoredReader(weights_file, fallback), fallback, text)
     measured = Measured(
         text=text.name,

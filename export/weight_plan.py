@@ -101,6 +101,11 @@ class WeightsPlan:
     num_bytes: int
     notes: tuple[str, ...]
 
+    @property
+    def quantised(self) -> bool:
+        """Whether the export rounds any matrix; codes of the checkpoint itself stay exact."""
+        return any(item.form in ("int4", "int8") for item in self.items)
+
     def type_of(self, *prefixes: str) -> MatrixType:
         """The narrowest storage among the matrices whose target begins so; fp32 without any."""
         forms = {i.form for i in self.items if i.rule.target.startswith(prefixes)}

@@ -11,7 +11,7 @@ MEMORY = (
     Explanation(
         name="killed",
         title="The process was killed for memory",
-        pattern=r"\bout of memory: killed process|oom-kill|^\s*killed\s*$|\n\s*killed\s*(\n|$)"
+        pattern=r"\bout of memory: killed process|oom-kill|(^|\n)\s*killed\s*(\n|$)|line \d+: +\d+ killed\b"
         r"|signal 9\b|exit (code|status) 137|returned non-zero exit status -9",
         example="Out of memory: Killed process 4711 (python3) total-vm:61208312kB",
         cause="Linux ended the process: CPU and GPU share one memory. A builder needs several times "

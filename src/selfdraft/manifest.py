@@ -207,6 +207,11 @@ class Precision:
     mtp: MatrixType = "fp32"
     """Projection and layer of the MTP head."""
 
+    @property
+    def quantised(self) -> bool:
+        """Whether any matrix is stored in few bits, and multiplied with int8 arithmetic."""
+        return {self.weights, self.lm_head, self.mtp} != {"fp32"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scores:

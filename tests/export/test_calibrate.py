@@ -292,6 +292,9 @@ def test_quantising_without_a_text_says_that_it_was_not_measured(tmp_path, fake_
     int4 = export_bundle(folder, tmp_path / "b", ExportOptions(weights="int4")).manifest
     assert not any("--calibrate" in note for note in plain.notes)
     assert any("--calibrate" in note for note in int4.notes)
+    head = export_bundle(folder, tmp_path / "d", ExportOptions(lm_head="int8")).manifest
+    assert any("--calibrate" in note for note in head.notes)
+    assert (plain.precision.quantised, head.precision.quantised) == (False, True)
 
 
 def test_text_that_is_too_short_or_no_text_is_refused(tmp_path, fake_graphs) -> None:
@@ -306,3 +309,20 @@ def test_text_that_is_too_short_or_no_text_is_refused(tmp_path, fake_graphs) -> 
         ExportOptions(weights="int4", activation_aware=True)
     with refused("activation_aware"):
         ExportOptions(calibrate=short, activation_aware=True)
+
+
+@pytest.mark.slow
+def test_int4_of_the_demo_in_blocks_of_64_keeps_acceptance_and_perplexity(
+    tmp_path, fake_graphs
+) -> None:
+    """The demo's own calibration text: at most 2 points and 3 %."""
+    demo = Path(__file__).parents[2] / "demo"
+    options = ExportOptions(weights="int4", int4_block=64, calibrate=demo / "calibration.txt")
+    manifest = export_bundle(demo / "checkpoint", tmp_path / "b", options).manifest
+    measured = manifest.measured
+    assert measured is not None and measured.after is not None and measured.tokens == 4096
+    assert measured.before.acceptance is not None and measured.after.acceptance is not None
+    assert 0.5 < measured.before.acceptance < 1
+    assert measured.after.acceptance >= measured.before.acceptance - 0.02
+    assert measured.after.perplexity <= 1.03 * measured.before.perplexity
+    assert not any("quantising" in note for note in manifest.notes)

@@ -176,7 +176,12 @@ def test_every_check_is_well_on_some_board(check: Check, devices: dict[str, Devi
     assert "ok" in found
 
 
+ZRAM = Swap(name="z", zram=True, total_bytes=4 * GIB, used_bytes=0)
+SWAP_FILE = Swap(name="/swapfile", zram=False, total_bytes=8 * GIB, used_bytes=0)
 LESS_THAN: list[tuple[str, Changes]] = [
+    ("swap", (("memory.total_bytes", 8 * GIB), ("memory.swaps", (ZRAM, SWAP_FILE)))),
+    ("swap", (("memory.swaps", (ZRAM,)),)),
+    ("swap", (("memory.total_bytes", 8 * GIB),)),
     ("jetpack-too-old", (("release.l4t", "36.4.0"),)),
     ("gpu-clock", (("clocks.gpu", Clock(min_mhz=1300, max_mhz=1300, now_mhz=1300)),)),
     ("temperature", (("thermal", (Zone(name="tj", celsius=98.9, throttle_c=99.0),)),)),

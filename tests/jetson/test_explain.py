@@ -33,6 +33,8 @@ def test_message_as_people_report_it_is_explained_by_its_own_entry(
     [
         ("ImportError: No module named tensorrt", "no-tensorrt-module"),
         ("Killed", "killed"),
+        ("Killed\nnext line", "killed"),
+        ("./run.sh: line 3:  4711 Killed                  python3 build.py", "killed"),
         ("subprocess.CalledProcessError: exit status 137", "killed"),
         ("pycuda._driver.MemoryError: cuMemAlloc failed: out of memory", "out-of-memory"),
         ("torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to", "out-of-memory"),

@@ -40,7 +40,7 @@ def test_costly_samples_are_taken_seldom() -> None:
     with Sampler(read, interval_s=0.001, cpu_limit=0.05) as sampler:
         time.sleep(0.5)
     # 0.08 s between samples instead of 0.001: about 7, and the one at the end.
-    assert 2 <= len(sampler.samples) <= 12
+    assert 1 <= len(sampler.samples) <= 12
     assert 0 < sampler.cpu_share < 0.25
 
 

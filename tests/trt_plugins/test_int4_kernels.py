@@ -279,7 +279,11 @@ QUICK = (
 )
 def test_a_kernel_with_a_fault_fails_its_check(fault: str) -> None:
     edit, check, group = FAULTS[fault]
-    kernels = host_library(kernel_file(SOURCE), (edit,))
+    source = kernel_file(SOURCE)
+    lines = source.read_text().splitlines()
+    others = [x for x in lines if x.startswith("SD_KERNEL(") and f"_g{group}_" not in x]
+    assert len(others) == 8, "kernels of two other groups, which need not be compiled"
+    kernels = host_library(source, (edit, *((line, "") for line in others)))
     with pytest.raises((AssertionError, KernelError)):
         for seed in range(3):
             for inputs, outputs in SHAPES.values():

@@ -255,12 +255,26 @@ def toolchain(request: pytest.FixtureRequest) -> Toolchain:
 
 
 SOURCES = {f"{source.op}/{source.path.stem}": source for source in kernel_sources()}
-COMPILED_EACH_TIME = ("int4_matmul/int4_matmul", "cached_attention/attend")
+COMPILED_EACH_TIME = (
+    ("nvcc", "int4_matmul/int4_matmul"),
+    ("nvcc", "cached_attention/attend"),
+    ("nvrtc", "cached_attention/select"),
+)
+"""What every run compiles; the rest takes half a minute and is left to ``make test-full``."""
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=() if n in COMPILED_EACH_TIME else pytest.mark.slow) for n in SOURCES],
+    ("toolchain", "name"),
+    [
+        pytest.param(
+            compiler,
+            name,
+            marks=() if (compiler, name) in COMPILED_EACH_TIME else pytest.mark.slow,
+        )
+        for compiler in ("nvcc", "nvrtc")
+        for name in SOURCES
+    ],
+    indirect=["toolchain"],
 )
 def test_kernels_keep_their_limits_on_orin(toolchain: Toolchain, name: str) -> None:
     build = build_kernels([SOURCES[name]], toolchain=toolchain, architectures=["sm_87"])
