@@ -2,6 +2,8 @@
 
 Everything follows from attributes, the number of rows and the capacity, never from lengths: one
 plan, and one CUDA graph, serves every step of its shape. Kernels: csrc/, parameters: csrc/step.cuh.
+More than 48 KiB of shared memory must be allowed once for each kernel
+(``CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES``).
 """
 
 from __future__ import annotations
