@@ -74,9 +74,9 @@ def command(
             min=0,
             max=1,
             metavar="S",
-            help="Of those rows: 0.35 lets neighbours choose the same blocks, 0 each for itself.",
+            help="Of those rows: 0.1 lets neighbours share nine blocks in ten, 0 each choose for itself.",
         ),
-    ] = 0.35,
+    ] = 0.1,
     drafts: Annotated[
         str | None,
         typer.Option(

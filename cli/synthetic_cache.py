@@ -1,7 +1,7 @@
 """Caches filled with stated random content, for measurements that need a length but no prompt.
 
 Keys of a block are standard normal around a centre of its own, times the block's scale. Blocks of a
-larger scale have a larger spread and so win with nearly every query: with ``block_spread`` 0.35
+larger scale have a larger spread and so win with nearly every query: with ``block_spread`` 0.1
 rows share about nine blocks in ten, with 0 each row chooses for itself. Summaries are those of the
 keys as stored. What a model makes of such a cache means nothing.
 """
@@ -37,7 +37,7 @@ FloatArray = NDArray[np.float32]
 class Content:
     """What a cache is filled with."""
 
-    block_spread: float = 0.35
+    block_spread: float = 0.1
     """Standard deviation of the blocks' scales around 1."""
     seed: int = 0
 
