@@ -28,7 +28,7 @@ def attention_text(results: Sequence[GenerationResult]) -> str:
     facts = attention_facts(results)
     if facts["share"] is None:
         return ""
-    covered = ": the budget covers the context" if facts["share"] == 1 else ""
+    covered = ": the budget covers all tokens so far" if facts["share"] == 1 else ""
     return f"{facts['mode']}, {facts['share']:.0%} of the blocks read{covered}".replace("%", " %")
 
 

@@ -56,7 +56,7 @@ def test_audit_of_a_dense_bundle_is_refused(run: Any, shared_bundle: Path) -> No
 def test_summary_tells_the_share(run: Any, reciter: Path, shared_bundle: Path) -> None:
     assert "sparse, 71 % of the blocks read\n" in run("generate", reciter, *LONG).stderr
     short = run("generate", reciter, "x", "--raw", "--max-tokens", 5).stderr
-    assert "sparse, 100 % of the blocks read: the budget covers the context" in short
+    assert "sparse, 100 % of the blocks read: the budget covers all tokens so far" in short
     dense = run("generate", shared_bundle, "x", "--raw", "--max-tokens", 5)
     assert dense.exit_code == 0 and "blocks" not in dense.stderr
 
