@@ -197,6 +197,8 @@ def command(
     if attention is not None:
         if prompt is not None or prompt_file is not None:
             raise ConfigError("--attention computes no prompt", hint="leave the prompt out")
+        if prefill != "dense":
+            raise ConfigError("--attention computes no prompt", hint="leave out --prefill")
         filled = filled_options(
             session,
             attention=attention,

@@ -119,7 +119,9 @@ def summary_line(result: GenerationResult) -> str:
     if result.thinking is not None:
         parts.append(thinking_text(result.thinking))
     if result.reused_tokens:
-        parts.append(f"{result.reused_tokens} of {result.prompt_tokens} prompt tokens reused")
+        known = result.prompt_tokens + result.resumed_tokens
+        kind = "prompt and reply" if result.resumed_tokens else "prompt"
+        parts.append(f"{result.reused_tokens} of {known} {kind} tokens reused")
     parts += [text for text in (attention_text([result]), audit_text([result])) if text]
     return " · ".join(parts)
 

@@ -109,6 +109,7 @@ def test_dense_bundle_is_measured_densely(run: Any, endless_bundle: Path) -> Non
         (["--attention", "dense", "--context", "17"], 2, "--context has 17"),
         (["--attention", "dense", "--context", "257"], 4, "257 tokens do not fit"),
         (["--attention", "dense", "--prompt", "hi"], 2, "computes no prompt"),
+        (["--attention", "dense", "--prefill", "sparse"], 2, "leave out --prefill"),
     ],
 )
 def test_wrong_options_are_refused(

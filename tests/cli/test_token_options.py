@@ -107,6 +107,9 @@ def test_reply_stopped_after_a_chunk_is_resumed_from_its_file(
     assert begun["tokens"] + rest["tokens"] == whole["tokens"]
     assert rest["stop_reason"] == "k!" and rest["resumed_tokens"] == 5
     assert rest["reused_tokens"] >= rest["prompt_tokens"]
+    line = run("generate", shared_bundle, "--resume", "--load-cache", first).stderr
+    known = rest["prompt_tokens"] + 5
+    assert f"{rest['reused_tokens']} of {known} prompt and reply tokens reused" in line
 
 
 def test_cache_without_a_stopped_reply_is_not_resumed(
