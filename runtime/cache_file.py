@@ -213,7 +213,7 @@ def _read_header(path: Path) -> _Header:
             f"{path} cannot be read: {error.strerror or error}", hint="check its permissions"
         ) from None
     except SafetensorError as error:
-        raise _damaged(path, str(error)) from None
+        raise _damaged(path, f"{error}; or it is no saved cache, but e.g. JSON of /save") from None
     metadata = tensors.pop("__metadata__", {})
     if not str(metadata.get("schema", "")).startswith("selfdraft.cache/"):
         raise ConfigError(f"{path} is no saved cache", hint="give a file of --save-cache")

@@ -170,7 +170,7 @@ def cut(path: Path) -> None:
     [
         (cut, "is damaged"),
         (lambda path: path.write_bytes(b""), "is damaged"),
-        (lambda path: path.write_bytes(b"some text of somebody"), "is damaged"),
+        (lambda path: path.write_bytes(b"some text of somebody"), "or it is no saved cache"),
         (lambda path: save_file({"a": np.zeros(3)}, path), "is no saved cache"),
         (lambda path: path.unlink(), "does not exist"),
         (replace_once(b"selfdraft.cache/1", b"selfdraft.cache/9"), "has schema selfdraft.cache/9"),
