@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from selfdraft.cli.measure import spread
-
 if TYPE_CHECKING:
     from selfdraft.jetson.device import Device
     from selfdraft.jetson.sample import BoardSample
@@ -186,4 +184,6 @@ def _joules(run: BoardRun, spans: Sequence[Span]) -> float | None:
 
 
 def _spread(values: Sequence[int]) -> dict[str, float] | None:
+    from selfdraft.cli.measure import spread
+
     return spread([float(value) for value in values]) if values else None

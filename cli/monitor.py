@@ -53,7 +53,7 @@ def command(
 
     \b
     Examples:
-      selfdraft monitor
+      selfdraft monitor --interval 0.5
       tegrastats --interval 500 | selfdraft monitor --from -
     """
     from selfdraft.cli.monitor_text import summary, summary_rows

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from selfdraft.errors import ConfigError
-from selfdraft.jetson.modules import Module, PowerMode, module_named
-from selfdraft.jetson.planner.calibration import REFERENCE_FRAMEWORK, fitted
-from selfdraft.jetson.planner.memory import GIB, available_bytes
-from selfdraft.jetson.planner.plan import Target
-from selfdraft.jetson.planner.speed import clocks_of
 from selfdraft.strict import closest_hint
+
+if TYPE_CHECKING:
+    from selfdraft.jetson.modules import Module, PowerMode
+    from selfdraft.jetson.planner.plan import Target
 
 DeviceOption = Annotated[
     str,
@@ -61,6 +60,8 @@ class PlannedTarget:
 
 def planned_target(device: str, *, power: str | None, available_gib: float | None) -> PlannedTarget:
     """Raises ``ConfigError`` naming the devices, or the modes of the device."""
+    from selfdraft.jetson.modules import module_named
+
     module = module_named(device)
     mode = _mode(module, power)
     return PlannedTarget(
@@ -70,6 +71,11 @@ def planned_target(device: str, *, power: str | None, available_gib: float | Non
 
 def target_in(module: Module, mode: PowerMode, *, available_gib: float | None) -> Target:
     """The planner's view of a module in a mode."""
+    from selfdraft.jetson.planner.calibration import REFERENCE_FRAMEWORK, fitted
+    from selfdraft.jetson.planner.memory import GIB, available_bytes
+    from selfdraft.jetson.planner.plan import Target
+    from selfdraft.jetson.planner.speed import clocks_of
+
     free = available_bytes(module) if available_gib is None else int(available_gib * GIB)
     return Target(
         clocks=clocks_of(module, mode),
