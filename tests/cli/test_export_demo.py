@@ -80,7 +80,7 @@ def test_dry_run_writes_nothing(run: Any, checkpoint: Path, tmp_path: Path) -> N
     ("options", "code", "part"),
     [
         (["--weights", "int5"], 2, "weights 'int5' is unknown"),
-        (["--int4-block", 32], 2, "no meaning with weights fp32"),
+        (["--int4-block", 32], 2, "no meaning without int4 weights"),
         (["--weights", "int4", "--int4-block", 31], 2, "int4_block 31"),
         (["--target", "orin-jp6"], 2, "orin-jp6"),
         (["--draft-vocab-text", "f"], 2, "without draft_vocab"),
