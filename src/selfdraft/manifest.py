@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from selfdraft.baseline import Baseline
 from selfdraft.errors import BundleError
 from selfdraft.strict import StrictError, record_from_json
 
@@ -309,6 +310,8 @@ class Manifest:
     embedding_file: str = "embedding.safetensors"
     notes: tuple[str, ...] = field(default=())
     measured: Measured | None = None
+    baseline: Baseline | None = None
+    """Acceptance of the bundle itself, which alerts compare with; null where none was measured."""
 
     def __post_init__(self) -> None:
         planned = len(self.attention.layers) if self.attention else self.model.num_layers
