@@ -114,6 +114,12 @@ def test_a_covered_slot_beside_a_longer_one_is_dense(selector: Selector, group: 
     assert np.abs(y[0] - expected[0]).max() > 1e-3, "the longer slot leaves blocks out"
 
 
+def test_a_list_of_131072_tokens_adds_up_its_weights_block_by_block() -> None:
+    """The engine's softmax alone is off by 5e-6 to 1e-5 here, with the processor's kernels."""
+    step = zeroed(covered_step("window", 131_071, group=7, batch=1))
+    np.testing.assert_allclose(run_body(step), step.run().y, rtol=0, atol=1.5e-6)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("selector", SELECTORS)
 @pytest.mark.parametrize("batch", BATCHES)

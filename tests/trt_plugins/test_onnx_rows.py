@@ -102,6 +102,7 @@ def test_rows_together_are_the_rows_alone_bit_for_bit(selector: str, group: int)
     [
         {"kv_dtype": "int8"},
         {"budget_share": 0.3},
+        {"budget_share": 0.3, "group": 1, "sliding_window": 150},
         {"sliding_window": 150},
         {"selector": "window", "sliding_window": 100},
         {"local_blocks": 2, "sinks": 0},

@@ -13,6 +13,12 @@ from selfdraft.trt_plugins.cached_attention.contract import CachedAttention
 from selfdraft.trt_plugins.cached_attention.onnx_selection import scores_blocks
 from selfdraft.trt_plugins.cached_attention.onnx_summaries import gather_blocks
 
+LONG_LIST = 16_384
+"""Tokens of a list from which the sum of a softmax is formed once more, block by block: the
+engine's own adds up to a fp32 error of 2e-5 (relative) at 131,072 tokens."""
+LONG_SHARE = 1 / 8
+"""Budget share from which lists are taken for long: that of 131,072 tokens."""
+
 
 def row_masks(op: CachedAttention) -> str:
     """From lengths alone: ``list_flag [B, 1, n, L]`` 0/1, the bias unless it depends on the choice.
@@ -116,6 +122,19 @@ def attend_lists(op: CachedAttention) -> str:
 """
 
 
+def _sum_to_one(op: CachedAttention, weights: str, out: str) -> str:
+    """``out``: softmax weights ``[..., L, block]`` divided by their sum, where a list can be long."""
+    listed = max(op.budget_tokens, (op.sinks + op.local_blocks) * op.block)
+    if listed <= LONG_LIST and op.budget_share <= LONG_SHARE:
+        return f"  {out} = Identity ({weights})"
+    return f"""
+  {out}_of_blocks = ReduceSum ({weights}, minus)
+  {out}_axis = Constant <value = int64[1] {{-2}}> ()
+  {out}_sum = ReduceSum ({out}_of_blocks, {out}_axis)
+  {out} = Div ({weights}, {out}_sum)
+"""
+
+
 def _one_row(op: CachedAttention) -> str:
     """Each slot's row over the blocks of its list, gathered in that order."""
     group = max(op.group, 2)
@@ -144,7 +163,8 @@ def _one_row(op: CachedAttention) -> str:
   row_weights = Softmax <axis = -1> (row_biased)
   row_blocks_shape = Constant <value = int64[5] {{0, 0, {group}, -1, {op.block}}}> ()
   row_by_head = Reshape (row_weights, row_blocks_shape)
-  row_by_block = Transpose <perm = [0, 1, 3, 2, 4]> (row_by_head)
+{_sum_to_one(op, "row_by_head", "row_exact")}
+  row_by_block = Transpose <perm = [0, 1, 3, 2, 4]> (row_exact)
   row_parts = MatMul (row_by_block, row_v)
   row_parts_shape = Constant <value = int64[4] {{0, 0, -1, {group * op.head_dim}}}> ()
   row_parts_4d = Reshape (row_parts, row_parts_shape)
@@ -180,7 +200,8 @@ def _many_rows(op: CachedAttention) -> str:
   list_biased = Add (list_scores, list_bias)
   list_weights_flat = Softmax <axis = -1> (list_biased)
   list_weights = Reshape (list_weights_flat, by_block_shape)
-  list_or_nothing = Concat <axis = 4> (list_weights, nothing)
+{_sum_to_one(op, "list_weights", "list_exact")}
+  list_or_nothing = Concat <axis = 4> (list_exact, nothing)
   rank_6d = Unsqueeze (union_rank, place_axes)
   rank_by_head = Expand (rank_6d, group_shape)
   union_weights = GatherND <batch_dims = 4> (list_or_nothing, rank_by_head)
