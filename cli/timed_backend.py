@@ -49,7 +49,7 @@ class TimedBackend:
         states: States,
         step: Step,
         input_ids: IntArray | DeviceTensor,
-        hidden: DeviceTensor,
+        hidden: DeviceTensor | FloatArray,
     ) -> MtpOutput:
         return self._timed(lambda: self._inner.run_mtp(states, step, input_ids, hidden))
 

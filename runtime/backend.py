@@ -103,9 +103,13 @@ class Backend(Protocol):
         states: States,
         step: Step,
         input_ids: IntArray | DeviceTensor,
-        hidden: DeviceTensor,
+        hidden: DeviceTensor | FloatArray,
     ) -> MtpOutput:
-        """One pass over rows ``(hidden[b, i], input_ids[b, i])``, ids ``[B, n]``: next tokens."""
+        """One pass over rows ``(hidden[b, i], input_ids[b, i])``, ids ``[B, n]``: next tokens.
+
+        ``hidden [B, n, H]``: a tensor of an earlier pass, or host rows that ``to_host`` gave of some
+        (what a decode loop kept while it did not draft), in the same dtype.
+        """
         ...
 
     def read_rows(self, logits: DeviceTensor, rows: list[tuple[int, int]]) -> FloatArray:
@@ -117,7 +121,7 @@ class Backend(Protocol):
         ...
 
     def to_host(self, tensor: DeviceTensor) -> NDArray[Any]:
-        """Host view of a small tensor (draft ids)."""
+        """Host view of a small tensor (draft ids, hidden states of a decode step)."""
         ...
 
     def export_states(

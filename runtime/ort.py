@@ -173,9 +173,11 @@ class OrtBackend:
         states: OrtStates,
         step: Step,
         input_ids: IntArray | DeviceTensor,
-        hidden: DeviceTensor,
+        hidden: DeviceTensor | FloatArray,
     ) -> MtpOutput:
         """One pass of ``mtp.onnx``; tensors of the pass before are bound as they are."""
+        if not isinstance(hidden, HostTensor):
+            hidden = HostTensor.of(np.ascontiguousarray(hidden))
         rows = hidden.array.shape[1]
         # Two sets of buffers in turn: a pass may read what the one before it wrote.
         self._turn ^= 1
