@@ -50,6 +50,11 @@ def cached_attention(
     return _oracle(op, q, k, v, states, step)
 
 
+def longest(step: StepTensors) -> int:
+    """Tokens of the longest slot behind the step, at least one."""
+    return max(int((step.past_len + step.row_count).max()), 1)
+
+
 def _node(
     op: CachedAttention,
     q: Tensor,
@@ -89,7 +94,7 @@ def _dense(
     k_cache, v_cache = k_cache.clone(), v_cache.clone()
     k_cache[slots, :, slot] = k.reshape(batch, rows, op.num_kv_heads, op.head_dim)
     v_cache[slots, :, slot] = v.reshape(batch, rows, op.num_kv_heads, op.head_dim)
-    total = max(int((step.past_len + step.row_count).max()), 1)
+    total = longest(step)
     keys, values = k_cache[:, :, :total], v_cache[:, :, :total]  # [B, Hkv, T, d]
     queries = q.reshape(batch, rows, op.num_kv_heads, op.group, op.head_dim)
     queries = queries.permute(0, 2, 3, 1, 4) * op.scale  # [B, Hkv, G, n, d]

@@ -25,6 +25,8 @@ OnLayer = Callable[[int, int], None]
 Ids = NDArray[np.int64]
 MAX_LOGITS = 2**26
 """Logits that are held at a time (256 MiB)."""
+ROWS_AT_ONCE = 4096
+"""Rows that go through a layer together, in whole sequences."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,21 +51,43 @@ def run_backbone(
     on_layer: OnLayer | None = None,
 ) -> Hidden:
     """Every layer over sequences ``ids [B, T]``, attending densely."""
-    table, local = _table(embedding, ids)
-    x = nn.functional.embedding(local, table)
-    step, capacity = _whole_step(ids)
-    angles = Rotary(spec)(step.past_len, ids.shape[1])
-    ops = layer_ops(spec, None)
-    for index, op in enumerate(ops):
-        layer = DecoderLayer(spec, op)
-        _fill(layer, reader, f"backbone.layers.{index}.", on_input)
-        state = _empty_cache(spec, len(ids), capacity)
-        with torch.no_grad():
-            x, _, _ = layer(x, angles, step, state)
-        if on_layer:
-            on_layer(index + 1, spec.num_layers)
+    x = run_layers(spec, reader, embedding, ids, on_input=on_input, on_layer=on_layer)
     norm = torch.from_numpy(reader.tensor("backbone.norm"))
     return Hidden(pre_norm=x, post_norm=rms_norm(x, norm, spec.rms_norm_eps))
+
+
+def run_layers(
+    spec: ModelSpec,
+    reader: WeightReader,
+    embedding: CheckpointReader,
+    ids: Ids,
+    *,
+    device: str = "cpu",
+    on_input: OnInput | None = None,
+    on_layer: OnLayer | None = None,
+) -> Tensor:
+    """Hidden states before the final norm ``[B, T, H]``, on the CPU.
+
+    Memory: this tensor, one layer, and what ``ROWS_AT_ONCE`` rows need inside it; layer and rows in
+    work are on ``device``.
+    """
+    table, local = _table(embedding, ids)
+    x = nn.functional.embedding(local, table)
+    at_once = max(1, ROWS_AT_ONCE // ids.shape[1])
+    for index, op in enumerate(layer_ops(spec, None)):
+        layer = DecoderLayer(spec, op)
+        fill_module(layer, reader, f"backbone.layers.{index}.", on_input)
+        layer = layer.to(device)
+        for first in range(0, len(ids), at_once):
+            part = slice(first, first + at_once)
+            with torch.no_grad(), torch.device(device):
+                step, capacity = whole_step(*ids[part].shape)
+                angles = Rotary(spec).to(device)(step.past_len, ids.shape[1])
+                state = empty_cache(spec, len(ids[part]), capacity)
+                x[part] = layer(x[part].to(device), angles, step, state)[0].cpu()
+        if on_layer:
+            on_layer(index + 1, spec.num_layers)
+    return x
 
 
 def run_mtp(
@@ -79,27 +103,19 @@ def run_mtp(
     assert spec.mtp is not None
     following = ids[:, 1:]
     table, local = _table(embedding, following)
-    # Its own logits are not wanted: the table of this text's tokens stands for the vocabulary.
-    wiring = replace(spec.mtp, draft_vocab_size=None, recycle="post_norm")
-    small = replace(spec, mtp=wiring, tied_head=True, vocab_size=len(table))
-    head = MtpHead(small, mtp_op(spec, None), candidates=1)
-    _fill(head, reader, "mtp.", on_input)
-    step, capacity = _whole_step(following)
-    rows = torch.arange(following.shape[1]).expand(len(ids), -1)
-    cache = _empty_cache(spec, len(ids), capacity)
+    head = bare_head(spec)
+    fill_module(head, reader, "mtp.", on_input)
+    step, capacity = whole_step(*following.shape)
+    cache = empty_cache(spec, len(ids), capacity)
     with torch.no_grad():
-        out = head(
-            local,
-            table,
-            step.past_len,
-            step.row_count,
-            step.attend_all,
-            rows,
-            hidden[:, :-1],
-            cache,
-        )
-    normed: Tensor = out[0]
-    return normed
+        return head.normed(head.block(local, table, step, hidden[:, :-1], cache)[0])
+
+
+def bare_head(spec: ModelSpec) -> MtpHead:
+    """The head without a draft head: for ``block`` and ``normed`` alone."""
+    assert spec.mtp is not None
+    wiring = replace(spec.mtp, draft_vocab_size=None)
+    return MtpHead(replace(spec, mtp=wiring, tied_head=True), mtp_op(spec, None), candidates=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +156,10 @@ def _rows_at_once(reader: WeightReader, name: str, rows: int) -> int:
     return max(1, min(rows, MAX_LOGITS // columns))
 
 
-def _fill(module: nn.Module, reader: WeightReader, prefix: str, on_input: OnInput | None) -> None:
+def fill_module(
+    module: nn.Module, reader: WeightReader, prefix: str, on_input: OnInput | None = None
+) -> None:
+    """Copy weights by the module's parameter names behind ``prefix``."""
     with torch.no_grad():
         for key, parameter in module.named_parameters():
             parameter.copy_(torch.from_numpy(reader.tensor(prefix + key)))
@@ -173,12 +192,13 @@ def _table(embedding: CheckpointReader, ids: Ids) -> tuple[Tensor, Tensor]:
     )
 
 
-def _whole_step(ids: Ids) -> tuple[StepTensors, int]:
-    batch, rows = ids.shape
+def whole_step(batch: int, rows: int) -> tuple[StepTensors, int]:
+    """A step over whole sequences, and the cache slots that it needs."""
     ones = torch.ones(batch, dtype=torch.int64)
     return StepTensors(ones * 0, ones * rows, ones), rows
 
 
-def _empty_cache(spec: ModelSpec, batch: int, capacity: int) -> list[Tensor]:
+def empty_cache(spec: ModelSpec, batch: int, capacity: int) -> list[Tensor]:
+    """Keys and values of one layer."""
     shape = (batch, spec.num_kv_heads, capacity, spec.head_dim)
     return [torch.zeros(shape), torch.zeros(shape)]

@@ -224,19 +224,34 @@ class MtpHead(nn.Module):
         hidden: Tensor,
         states: list[Tensor],
     ) -> tuple[Tensor, ...]:
-        eps = self.spec.rms_norm_eps
-        joined = self._join(input_ids, embedding, past_len, hidden)
-        angles = self.rotary(past_len, input_ids.shape[1])
         step = StepTensors(past_len, row_count, attend_all)
-        z, updated, read = self.layer(self.proj(joined), angles, step, states)
+        z, updated, read = self.block(input_ids, embedding, step, hidden, states)
         z = _pick_rows(z, row_index)
-        o = rms_norm(z, self.final_norm, eps)
+        o = self.normed(z)
         logits = _head(o, self.draft_head or self.lm_head, embedding)
         top = torch.topk(logits, self.candidates)
         ids = top.indices if self.draft_head is None else self.draft_ids[top.indices]
         recycled = o if self.wiring.recycle == "post_norm" else z
         counters = [] if read is None else [read]
         return recycled, ids[..., 0], top.values, ids, *_counted(counters), *updated
+
+    def block(
+        self,
+        input_ids: Tensor,
+        embedding: Tensor,
+        step: StepTensors,
+        hidden: Tensor,
+        states: list[Tensor],
+    ) -> Attended:
+        """Projection and layer alone: what every row ``[B, n, H]`` is before the final norm."""
+        joined = self._join(input_ids, embedding, step.past_len, hidden)
+        angles = self.rotary(step.past_len, input_ids.shape[1])
+        attended: Attended = self.layer(self.proj(joined), angles, step, states)
+        return attended
+
+    def normed(self, z: Tensor) -> Tensor:
+        """What the draft head reads."""
+        return rms_norm(z, self.final_norm, self.spec.rms_norm_eps)
 
     def _join(
         self, input_ids: Tensor, embedding: Tensor, past_len: Tensor, hidden: Tensor

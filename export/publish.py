@@ -24,17 +24,19 @@ from selfdraft.manifest import MANIFEST_NAME, FileSpec
 
 READ_BYTES = 1 << 20
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+ALIGN_RECORD = "align.json"
+"""What ``align`` writes into the checkpoints that it makes."""
 BUNDLE_KEYS = ("schema_version", "selfdraft_version", "graphs")
 
 
 def check_output(output: Path, *, overwrite: bool) -> None:
-    """Refuse an output that is in the way; a folder that is no bundle is never replaced.
+    """Refuse an output that is in the way; a folder that selfdraft did not write is never replaced.
 
     Raises ``ConfigError``.
     """
     if not output.exists() or (output.is_dir() and not any(output.iterdir())):
         return
-    if not is_bundle(output):
+    if not is_ours(output):
         raise ConfigError(f"{output} exists and is no bundle", hint="choose another output folder")
     if not overwrite:
         raise ConfigError(
@@ -44,11 +46,23 @@ def check_output(output: Path, *, overwrite: bool) -> None:
 
 def is_bundle(path: Path) -> bool:
     """Whether the folder has a manifest of ours, of any schema version."""
+    data = _object_in(path / MANIFEST_NAME)
+    return all(key in data for key in BUNDLE_KEYS)
+
+
+def is_ours(path: Path) -> bool:
+    """Whether selfdraft wrote the folder: a bundle, or a checkpoint that ``align`` made."""
+    schema = _object_in(path / ALIGN_RECORD).get("schema")
+    return is_bundle(path) or str(schema).startswith("selfdraft.align/")
+
+
+def _object_in(path: Path) -> dict[str, object]:
+    """A JSON object; an empty one where there is none."""
     try:
-        data = json.loads((path / MANIFEST_NAME).read_text(encoding="utf-8"))
+        data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(data, dict) and all(key in data for key in BUNDLE_KEYS)
+        return {}
+    return data if isinstance(data, dict) else {}
 
 
 def check_disk_space(output: Path, needed: int) -> None:
@@ -147,7 +161,7 @@ def sync_folder(path: Path) -> None:
 
 def _rename_over(partial: Path, output: Path) -> None:
     """Publish; an old bundle is moved aside first and put back should the rename fail."""
-    if not is_bundle(output):
+    if not is_ours(output):
         os.replace(partial, output)
         return
     aside = output.parent / f".{output.name}.old-{os.getpid()}"

@@ -15,13 +15,21 @@ from selfdraft.export.families.glm4 import GLM4, GLM_OCR
 from selfdraft.export.families.llama import LLAMA
 from selfdraft.export.families.mimo import MIMO
 from selfdraft.export.families.minicpm import MINICPM, read_scalings, read_sparse_config
-from selfdraft.export.families.mtp_layouts import MtpPlan, read_mtp
+from selfdraft.export.families.mtp_layouts import MtpPlan, new_mtp, read_mtp
 from selfdraft.export.families.qwen2 import QWEN2
 from selfdraft.export.families.qwen3 import QWEN3
 from selfdraft.export.families.rope import head_order, read_rope, rotated_dims
 from selfdraft.manifest import DEFAULT_CONTEXT, ModelSpec, RopeSpec
 
-__all__ = ["FAMILIES", "Family", "ModelPlan", "WeightRule", "find_family", "read_model"]
+__all__ = [
+    "FAMILIES",
+    "Family",
+    "ModelPlan",
+    "WeightRule",
+    "find_family",
+    "head_plan",
+    "read_model",
+]
 
 FAMILIES = (MIMO, QWEN2, QWEN3, LLAMA, MINICPM, GLM4, GLM_OCR)
 HYBRID = re.compile(r"Qwen3_5|Qwen3Next|qwen3_5|qwen3_next")
@@ -76,6 +84,22 @@ def read_model(checkpoint: Checkpoint, *, context: int | None = None) -> ModelPl
         sparse=read_sparse_config(config) if family.sparse_config else None,
         disputed_tap=mtp is not None and mtp.disputed_tap,
     )
+
+
+def head_plan(checkpoint: Checkpoint) -> MtpPlan:
+    """The MTP head that a checkpoint without one would have, in its family's own naming.
+
+    Raises ``ConfigError`` where the model's scalings leave no tap for a head.
+    """
+    config = ConfigKeys(checkpoint.config)
+    family, _ = find_family(config)
+    geometry = read_geometry(checkpoint, config, family)
+    rotated = rotated_dims(config, family, head_dim=geometry.head_dim)
+    style = _style(config, family, geometry, rotated=rotated)
+    tied = read_tied_head(checkpoint, config, {}, default=family.tied_default)
+    plan = new_mtp(family.mtp_naming, geometry, style)
+    _refuse_scaled_tap(style, tied=tied, mtp=plan)
+    return plan
 
 
 def _style(config: ConfigKeys, family: Family, geometry: Geometry, *, rotated: int) -> LayerStyle:

@@ -8,7 +8,7 @@ it after the norm. All feed the head's own normed output to the next draft of a 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from selfdraft.errors import ConfigError
 from selfdraft.export.checkpoint import Checkpoint
@@ -147,6 +147,13 @@ def read_mtp(
     if not promised:
         notes.append(f"MTP tensors {layout.head}* are used, though no config key asks")
     _refuse_second_layer(checkpoint, layout)
+    plan = new_mtp(naming, geometry, style)
+    return replace(plan, copies=_checked_copies(checkpoint, layout))
+
+
+def new_mtp(naming: MtpNaming, geometry: Geometry, style: LayerStyle) -> MtpPlan:
+    """A head with this naming, whether its tensors exist or not."""
+    layout = layouts(geometry.num_layers)[naming]
     spec = MtpSpec(
         concat=layout.concat,
         tap=layout.tap,
@@ -156,7 +163,7 @@ def read_mtp(
     return MtpPlan(
         spec=spec,
         rules=tuple(_rules(layout, geometry, style)),
-        copies=_checked_copies(checkpoint, layout),
+        copies={},
         disputed_tap=layout.disputed_tap,
     )
 
