@@ -48,22 +48,25 @@ def command(
         ),
     ],
     target: Annotated[
-        str, typer.Option("--target", metavar="cpu", help="Where the bundle will run.")
+        str,
+        typer.Option(
+            "--target", metavar="cpu|orin-jp6|orin-jp7", help="Where the bundle will run."
+        ),
     ] = "cpu",
     weights: Annotated[
         str | None,
         typer.Option(
             "--weights",
-            metavar="fp32|int4",
-            help="Storage of the matrices.",
-            show_default="fp32; 4-bit ones of the checkpoint stay as they are",
+            metavar="fp32|fp16|int4",
+            help="Storage of the matrices: fp32 or int4 on the CPU, fp16 or int4 on Orin.",
+            show_default="fp32, Orin fp16; 4-bit ones of the checkpoint stay as they are",
         ),
     ] = None,
     lm_head: Annotated[
         str | None,
         typer.Option(
             "--lm-head",
-            metavar="fp32|int4|int8",
+            metavar="fp32|fp16|int4|int8",
             help="Storage of LM head and draft head.",
             show_default="as --weights",
         ),
@@ -72,7 +75,7 @@ def command(
         str | None,
         typer.Option(
             "--mtp-weights",
-            metavar="fp32|int4|int8",
+            metavar="fp32|fp16|int4|int8",
             help="Storage of the MTP head's own matrices.",
             show_default="as --weights",
         ),
@@ -80,7 +83,10 @@ def command(
     int4_block: Annotated[
         int | None,
         typer.Option(
-            "--int4-block", metavar="N", help="Weights that share a scale.", show_default="32"
+            "--int4-block",
+            metavar="N",
+            help="Weights that share a scale.",
+            show_default="32, Orin 128",
         ),
     ] = None,
     context: Annotated[
@@ -98,7 +104,7 @@ def command(
             "--draft-vocab",
             metavar="N",
             help="Tokens the MTP head drafts from: cheaper drafts, fewer accepted, the same output.",
-            show_default="all",
+            show_default="all, Orin 8192",
         ),
     ] = None,
     draft_vocab_text: Annotated[
@@ -136,7 +142,7 @@ def command(
     first_layers: FirstLayersOption = 0,
     first_budget: FirstBudgetOption = None,
     mtp_window: MtpWindowOption = 1024,
-    kv: KvOption = "fp32",
+    kv: KvOption = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace a bundle that is there.")
     ] = False,
@@ -154,6 +160,7 @@ def command(
       selfdraft export ./MiMo-7B-RL -o mimo --weights int4 --draft-vocab 8192
       selfdraft export ./Qwen3-0.6B -o qwen --context 8192 --dry-run
       selfdraft export ./MiMo-7B-RL -o long --attention sparse --budget 4096 --kv int8
+      selfdraft export ./MiMo-7B-RL -o mimo-orin --target orin-jp6 --weights int4
     """
     from selfdraft.export.attention_options import AttentionOptions
     from selfdraft.export.hub import local_checkpoint

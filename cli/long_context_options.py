@@ -107,8 +107,12 @@ MtpWindowOption = Annotated[
     ),
 ]
 KvOption = Annotated[
-    str,
+    str | None,
     typer.Option(
-        "--kv", metavar="fp32|int8", help="Storage of the KV cache.", rich_help_panel=PANEL
+        "--kv",
+        metavar="fp32|fp16|int8",
+        help="Storage of the KV cache: fp32 or int8 on the CPU, fp16 or int8 on Orin.",
+        show_default="fp32, Orin fp16",
+        rich_help_panel=PANEL,
     ),
 ]

@@ -25,7 +25,7 @@ class PlannedModel:
     spec: ModelSpec
     geometry: Geometry
     attention: AttentionPlan | None
-    weights: Literal["fp32", "int4"]
+    weights: Literal["fp32", "fp16", "int4"]
     """As exported; a checkpoint's as the exporter would by default."""
     int4_block: int | None
     kv: Literal["fp32", "fp16", "int8"]
@@ -42,10 +42,12 @@ class PlannedModel:
         """The KV cache on a board, where nobody says otherwise."""
         return "int8" if self.kv == "int8" else "fp16"
 
-    def exported(self, weights: Literal["fp32", "int4"]) -> Storage:
-        """How the exporter stores the model for the ``cpu`` target."""
-        from selfdraft.jetson.planner.storage import cpu_storage, fit_block
+    def exported(self, weights: Literal["fp32", "fp16", "int4"]) -> Storage:
+        """How the exporter stores the model: for the ``cpu`` target, fp16 for Orin."""
+        from selfdraft.jetson.planner.storage import cpu_storage, device_storage, fit_block
 
+        if weights == "fp16":
+            return device_storage(self.geometry, weights="fp16", head="fp16")
         block = self.int4_block or fit_block(self.geometry, INT4_BLOCK)
         return cpu_storage(weights, block if weights == "int4" else None)
 
@@ -100,7 +102,7 @@ def _from_checkpoint(path: Path) -> PlannedModel:
         attention=default.attention.plan(plan.spec, plan.sparse),
         weights=default.weights or ("int4" if groups else "fp32"),
         int4_block=max(groups, default=None),
-        kv=default.attention.kv,
+        kv=default.kv,
         max_context=plan.max_context,
         prefill_rows=default.prefill_rows,
     )

@@ -20,7 +20,7 @@ def step_bytes(manifest: Manifest, *, length: int, drafts: int) -> int | None:
     precision = manifest.precision
     storage = (
         cpu_storage(precision.weights, precision.int4_block)
-        if manifest.target == "cpu"
+        if precision.weights != "fp16" and manifest.target == "cpu"
         else device_storage(
             geometry, weights="int4" if precision.weights == "int4" else "fp16", head="fp16"
         )

@@ -12,15 +12,6 @@ if TYPE_CHECKING:
     from selfdraft.export.attention_options import AttentionOptions
 
 
-def check_kv(kv: str) -> None:
-    """Refuse a KV type that the op knows and the ``cpu`` target lacks."""
-    if kv == "fp16":
-        raise ConfigError(
-            "kv 'fp16' is not supported by target 'cpu', whose attention computes in fp32",
-            hint="choose --kv int8 for a smaller cache, or --kv fp32",
-        )
-
-
 def check_budget(options: AttentionOptions) -> None:
     """Refuse a budget that the selector cannot spend."""
     if options.selector == "window":

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from selfdraft.errors import ConfigError
-from selfdraft.export.attention_checks import check_budget, check_kv, check_plan, check_spread
+from selfdraft.export.attention_checks import check_budget, check_plan, check_spread
 from selfdraft.manifest import (
     BLOCK_TOKENS,
     AttentionPlan,
@@ -14,13 +14,12 @@ from selfdraft.manifest import (
     ModelSpec,
 )
 from selfdraft.strict import closest_hint
-from selfdraft.trt_plugins.cached_attention.contract import DEFAULT_SPREAD
+from selfdraft.trt_plugins.cached_attention.contract import DEFAULT_SPREAD, KvDtype
 from selfdraft.trt_plugins.cached_attention.coverage import seen_tokens
 from selfdraft.trt_plugins.cached_attention.from_manifest import layer_ops, mtp_op
 
 KINDS = ("checkpoint", "dense", "sparse")
 SELECTORS = ("mean_std", "min_max", "infllm_v2", "window")
-KV_TYPES = ("fp32", "int8")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,15 +45,13 @@ class AttentionOptions:
     """Budget of those; None: they are dense."""
     mtp_window: int = 1024
     """Tokens that the MTP layer sees beside the sinks."""
-    kv: Literal["fp32", "int8"] = "fp32"
-    """Storage of the KV cache."""
+    kv: KvDtype | None = None
+    """Storage of the KV cache; None: as the target computes."""
 
     def __post_init__(self) -> None:
-        check_kv(self.kv)
         for name, value, known in (
             ("attention", self.kind, KINDS),
             ("selector", self.selector, SELECTORS),
-            ("kv", self.kv, KV_TYPES),
         ):
             if value not in known:
                 raise ConfigError(
@@ -105,9 +102,9 @@ class AttentionOptions:
 
     def _checked(self, spec: ModelSpec, layers: tuple[AttentionSpec, ...]) -> AttentionPlan:
         plan = AttentionPlan(layers=layers, mtp=self._mtp() if spec.mtp else None)
-        layer_ops(spec, plan, kv_dtype=self.kv)  # refuses what no body implements
+        layer_ops(spec, plan)  # refuses what no body implements
         if spec.mtp:
-            mtp_op(spec, plan, kv_dtype=self.kv)
+            mtp_op(spec, plan)
         return plan
 
     def _layer(self, budget_tokens: int) -> AttentionSpec:

@@ -125,7 +125,7 @@ def plan_export(checkpoint_path: Path, options: ExportOptions) -> ExportPlan:
         model,
         types=options.types,
         draft_ids=_draft_ids(model, text, options),
-        packed={} if options.weights == "fp32" else checkpoint.packed,
+        packed={} if options.weights in ("fp32", "fp16") else checkpoint.packed,
     )
     context_length = _context(model, options)
     attention = options.attention.plan(model.spec, model.sparse)
@@ -133,7 +133,7 @@ def plan_export(checkpoint_path: Path, options: ExportOptions) -> ExportPlan:
         checkpoint=checkpoint,
         model=model,
         weights=weights,
-        embedding=plan_embedding(model),
+        embedding=plan_embedding(model, plain=options.engine.plain),
         text=text,
         source=read_source(checkpoint, model, name=options.name),
         limits=Limits(
@@ -260,7 +260,7 @@ def _write_parts(
         candidates=plan.limits.candidates,
         target=options.target,
         attention=plan.attention,
-        kv_dtype=options.attention.kv,
+        kv_dtype=options.kv,
         exact_rows=_exact_rows(options, plan.weights),
     )
     for graph in graphs.values():
@@ -311,12 +311,12 @@ def _manifest(
         model=plan.weights.spec,
         graphs=graphs,
         precision=Precision(
-            weights="int4" if plan.weights.type_of("backbone.") == "int4" else "fp32",
+            weights="int4" if plan.weights.type_of("backbone.") == "int4" else plan.weights.plain,
             lm_head=plan.weights.type_of("lm_head."),
             mtp=plan.weights.type_of("mtp.p", "mtp.layer."),
             int4_block=plan.weights.int4_block,
-            activations="fp32",
-            kv=options.attention.kv,
+            activations=plan.weights.plain,
+            kv=options.kv,
             exact_rows=_exact_rows(options, plan.weights),
         ),
         limits=plan.limits,
@@ -333,6 +333,8 @@ def _manifest(
 
 def _exact_rows(options: ExportOptions, weights: WeightsPlan) -> bool:
     """Speculation needs them: int8 arithmetic in int4 matmuls amplifies any rounding difference."""
+    if options.engine.has_plugins:
+        return True
     if options.exact_rows is not None:
         return options.exact_rows
     return weights.int4_block is None or weights.spec.mtp is not None
@@ -341,15 +343,21 @@ def _exact_rows(options: ExportOptions, weights: WeightsPlan) -> bool:
 def _draft_ids(
     model: ModelPlan, text: TextFiles, options: ExportOptions
 ) -> NDArray[np.int64] | None:
+    own = options.engine.draft_vocab
     if options.draft_vocab is None:
-        return None
+        if own is None or model.spec.mtp is None:
+            return None
+        if own >= model.spec.vocab_size:
+            return np.arange(model.spec.vocab_size, dtype=np.int64)
     if model.spec.mtp is None:
         raise ConfigError(
             f"draft_vocab {options.draft_vocab} is given, but the checkpoint has no MTP head",
             hint="leave --draft-vocab out",
         )
+    size = options.draft_vocab or own
+    assert size is not None
     return choose_draft_ids(
-        options.draft_vocab,
+        size,
         vocab_size=model.spec.vocab_size,
         always=text.special_ids,
         tokenizer=text.tokenizer,

@@ -1,7 +1,8 @@
 """Torch modules to ONNX graphs whose weights point into the bundle's weights file.
 
 The modules are traced on fake tensors, so a graph costs no weight memory. For the ``cpu`` target
-the function bodies of custom ops are inlined and their shared arithmetic is merged.
+the function bodies of custom ops are inlined and their shared arithmetic is merged; for Orin custom
+ops stay nodes, for the plugin library.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import io
 import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,8 +25,12 @@ from selfdraft.export.graph_passes import (
     detach_weights,
     fill_buffers,
     inline_and_merge,
+    merge,
 )
-from selfdraft.export.modules import Backbone, MtpHead
+from selfdraft.export.modules import Backbone, MtpHead, half_matrices
+from selfdraft.export.operators import check_operators
+from selfdraft.export.plugin_nodes import plugin_nodes, prepare_attention
+from selfdraft.export.targets import TARGETS, Target
 from selfdraft.manifest import (
     AttentionPlan,
     Dim,
@@ -32,6 +38,7 @@ from selfdraft.manifest import (
     ModelSpec,
     StateKind,
     StateSpec,
+    TargetName,
     TensorSpec,
 )
 from selfdraft.trt_plugins.cached_attention.contract import BLOCKS_READ, CachedAttention, KvDtype
@@ -39,7 +46,7 @@ from selfdraft.trt_plugins.cached_attention.from_manifest import layer_ops, mtp_
 
 log = logging.getLogger(__name__)
 
-OPSET = 21
+DTYPES = {"fp32": "float32", "fp16": "float16"}
 STEP_INPUTS = ("past_len", "row_count", "attend_all")
 GRAPH_PARAMETERS = {"backbone": "backbone.", "mtp": "mtp."}
 
@@ -63,32 +70,40 @@ def build_graphs(
     *,
     directory: Path,
     candidates: int,
-    target: str,
+    target: TargetName,
     attention: AttentionPlan | None = None,
-    kv_dtype: KvDtype = "fp32",
+    kv_dtype: KvDtype | None = None,
     exact_rows: bool = True,
     weights_file: str = "weights.safetensors",
 ) -> dict[str, GraphSpec]:
     """Write ``backbone.onnx`` (and ``mtp.onnx``) into ``directory``; returns their specs.
 
     ``stored`` maps the weight names of docs/architecture.md to places in ``weights_file``.
-    ``attention`` None: dense everywhere. ``exact_rows``: no kernels that round one row otherwise
-    than several.
+    ``attention`` None: dense everywhere. ``kv_dtype`` None: the target's own. ``exact_rows``: no kernels
+    that round one row otherwise than several. Raises ``ConfigError`` for an operator that the
+    target's TensorRT lacks.
     """
-    assert target == "cpu"
+    engine = TARGETS[target]
     graphs = {}
     for name in ("backbone", "mtp") if spec.mtp else ("backbone",):
-        ops = graph_ops(name, spec, attention, kv_dtype=kv_dtype)
-        graph = graph_spec(name, spec, ops, candidates=candidates)
-        model = _trace(name, spec, graph, ops, candidates=candidates)
+        ops = graph_ops(name, spec, attention, kv_dtype=kv_dtype or engine.kv_types[0])
+        graph = graph_spec(name, spec, ops, candidates=candidates, engine=engine)
+        model = _trace(name, spec, graph, ops, candidates=candidates, engine=engine)
         module = _meta_module(name, spec, ops)
         parameters = [key for key, _ in module.named_parameters()]
         values = detach_weights(model, {key: stored_name(name, key) for key in parameters})
         fill_buffers(model, {k: b.numpy() for k, b in module.named_buffers()})
-        inline_and_merge(model, opset=OPSET, exact_rows=exact_rows)
+        if engine.has_plugins:
+            prepare_attention(model, name)
+            merge(model)
+        else:
+            inline_and_merge(model, opset=engine.opset, exact_rows=exact_rows)
         attach_weights(model, values, stored, location=weights_file)
         _name_boundary(model, graph)
         _check_inputs(model)
+        if engine.tensorrt is not None:
+            check_operators(model, tensorrt=engine.tensorrt, file=graph.file)
+            graph = replace(graph, plugin_nodes=plugin_nodes(model))
         ir.save(model, directory / graph.file)
         log.info("wrote %s: %d nodes", graph.file, sum(1 for _ in model.graph))
         graphs[name] = graph
@@ -105,13 +120,18 @@ def graph_ops(
 
 
 def graph_spec(
-    name: str, spec: ModelSpec, ops: Sequence[CachedAttention], *, candidates: int
+    name: str,
+    spec: ModelSpec,
+    ops: Sequence[CachedAttention],
+    *,
+    candidates: int,
+    engine: Target = TARGETS["cpu"],
 ) -> GraphSpec:
-    """Inputs, outputs and states of one graph on the ``cpu`` target."""
-    hidden, vocab = spec.hidden_size, spec.vocab_size
+    """Inputs, outputs and states of one graph on one target."""
+    hidden, vocab, plain = spec.hidden_size, spec.vocab_size, DTYPES[engine.plain]
     inputs = [
         TensorSpec(name="input_ids", dtype="int64", shape=("batch", "rows")),
-        TensorSpec(name="embedding", dtype="float32", shape=(vocab, hidden)),
+        TensorSpec(name="embedding", dtype=plain, shape=(vocab, hidden)),
         *(TensorSpec(name=key, dtype="int64", shape=("batch",)) for key in STEP_INPUTS),
         TensorSpec(name="row_index", dtype="int64", shape=("batch", "logit_rows")),
     ]
@@ -119,7 +139,7 @@ def graph_spec(
     if name == "mtp":
         assert spec.mtp is not None
         drafted = spec.mtp.draft_vocab_size or vocab
-        inputs.append(TensorSpec(name="hidden", dtype="float32", shape=("batch", "rows", hidden)))
+        inputs.append(TensorSpec(name="hidden", dtype=plain, shape=("batch", "rows", hidden)))
     listed: tuple[Dim, ...] = ("batch", "logit_rows", min(candidates, drafted))
     tops = [
         TensorSpec(name="top_values", dtype="float32", shape=listed),
@@ -127,12 +147,12 @@ def graph_spec(
     ]
     if name == "backbone":
         head = [
-            TensorSpec(name="hidden", dtype="float32", shape=("batch", "rows", hidden)),
-            TensorSpec(name="logits", dtype="float32", shape=("batch", "logit_rows", vocab)),
+            TensorSpec(name="hidden", dtype=plain, shape=("batch", "rows", hidden)),
+            TensorSpec(name="logits", dtype=plain, shape=("batch", "logit_rows", vocab)),
         ]
     else:
         head = [
-            TensorSpec(name="hidden_out", dtype="float32", shape=("batch", "logit_rows", hidden)),
+            TensorSpec(name="hidden_out", dtype=plain, shape=("batch", "logit_rows", hidden)),
             TensorSpec(name="draft_ids", dtype="int64", shape=("batch", "logit_rows")),
         ]
     sparse = sum(op.selector != "all" for op in ops)
@@ -142,22 +162,28 @@ def graph_spec(
         inputs=tuple(inputs),
         outputs=tuple(head + tops + counters),
         taps=(head[0].name,),
-        states=tuple(_states(name, ops)),
+        states=tuple(_states(name, ops, engine)),
     )
 
 
-def _states(name: str, ops: Sequence[CachedAttention]) -> Iterator[StateSpec]:
+def _states(name: str, ops: Sequence[CachedAttention], engine: Target) -> Iterator[StateSpec]:
     for layer, op in enumerate(ops):
-        cache: tuple[Dim, ...] = ("batch", op.num_kv_heads, "capacity", op.head_dim)
-        scales: tuple[Dim, ...] = ("batch", op.num_kv_heads, "capacity")
+        # The kernels read a (block, head) in one piece; the CPU's body a head.
+        scales: tuple[Dim, ...] = (
+            ("batch", "blocks", op.num_kv_heads, op.block)
+            if engine.has_plugins
+            else ("batch", op.num_kv_heads, "capacity")
+        )
+        cache: tuple[Dim, ...] = (*scales, op.head_dim)
         blocks: tuple[Dim, ...] = ("batch", op.num_kv_heads, "blocks")
-        cache_dtype = "int8" if op.kv_dtype == "int8" else "float32"
+        plain = DTYPES[engine.plain]
+        cache_dtype = "int8" if op.kv_dtype == "int8" else plain
         forms: dict[str, tuple[StateKind, str, tuple[Dim, ...]]] = {
             "k_cache": ("kv", cache_dtype, cache),
             "v_cache": ("kv", cache_dtype, cache),
             "k_scale": ("kv", "float16", scales),
             "v_scale": ("kv", "float16", scales),
-            "summary": ("summary", "float32", (*blocks, op.summary_vectors, op.head_dim)),
+            "summary": ("summary", plain, (*blocks, op.summary_vectors, op.head_dim)),
         }
         for state in op.states:
             kind, dtype, shape = forms[state]
@@ -202,12 +228,15 @@ def _trace(
     ops: Sequence[CachedAttention],
     *,
     candidates: int,
+    engine: Target,
 ) -> ir.Model:
     dynamic = torch.export.Dim.DYNAMIC
     # Distinct sizes above 1, so that no two axes are taken for one and none is specialised.
     sizes = {"batch": 2, "rows": 3, "logit_rows": 5, "capacity": 448, "blocks": 7}
     with FakeTensorMode(allow_non_fake_inputs=True):
         module = build_module(name, spec, ops, candidates=candidates)
+        if engine.plain == "fp16":
+            module = half_matrices(module)
         example, shapes = [], []
         boundary: tuple[TensorSpec | StateSpec, ...] = (*graph.inputs, *graph.states)
         for tensor in boundary:
@@ -222,7 +251,7 @@ def _trace(
             (*example[:plain], example[plain:]),
             dynamo=True,
             optimize=False,
-            opset_version=OPSET,
+            opset_version=engine.opset,
             input_names=[t.name for t in graph.inputs] + [s.input for s in graph.states],
             output_names=[t.name for t in graph.outputs] + [s.output for s in graph.states],
             dynamic_shapes=(*shapes[:plain], shapes[plain:]),

@@ -9,7 +9,9 @@ import onnx_ir as ir
 import onnx_ir.passes.common as passes
 
 from selfdraft.export.ort_fusions import fuse_skip_norms
+from selfdraft.export.plugin_nodes import replace_matmul
 from selfdraft.trt_plugins.cached_attention.contract import CachedAttention
+from selfdraft.trt_plugins.int4_matmul.packing import matmul_of
 
 MERGE_ROUNDS = 4
 SMALL_ELEMENTS = 4096
@@ -18,6 +20,7 @@ DTYPES = {
     "I64": ir.DataType.INT64,
     "U8": ir.DataType.UINT8,
     "I8": ir.DataType.INT8,
+    "F16": ir.DataType.FLOAT16,
 }
 
 
@@ -49,11 +52,17 @@ def inline_and_merge(model: ir.Model, *, opset: int, exact_rows: bool) -> None:
 
     ``exact_rows``: no kernels that round one row otherwise than several.
     """
-    from onnxscript.optimizer._constant_folding import FoldConstantsPass
-
     calls = _add_bodies(model, opset=opset, exact_rows=exact_rows)
     passes.InlinePass()(model)
     _share_sizes(model, calls)
+    merge(model)
+    fuse_skip_norms(model)
+
+
+def merge(model: ir.Model) -> None:
+    """Fold constants, merge what is computed alike, drop what nothing reads."""
+    from onnxscript.optimizer._constant_folding import FoldConstantsPass
+
     rounds = ir.passes.PassManager(
         [
             FoldConstantsPass(
@@ -71,7 +80,6 @@ def inline_and_merge(model: ir.Model, *, opset: int, exact_rows: bool) -> None:
         early_stop=True,
     )
     rounds(model)
-    fuse_skip_norms(model)
     passes.RemoveUnusedOpsetsPass()(model)
     passes.ClearMetadataAndDocStringPass()(model)
 
@@ -166,6 +174,9 @@ def attach_weights(
             continue
         if f"{name}.order" in stored:
             _attach_order(model, value, stored, location=location)
+        if f"{name}.strips" in stored:
+            _attach_strips(model, value, stored, location=location)
+            continue
         _attach_quantised(model, value, stored, location=location)
 
 
@@ -194,6 +205,26 @@ def _attach_quantised(
     out = node.outputs[0]
     out.name, out.dtype = f"{name}.dequantized", ir.DataType.FLOAT
     value.replace_all_uses_with(out)
+
+
+def _attach_strips(
+    model: ir.Model, value: ir.Value, stored: Mapping[str, Any], *, location: str
+) -> None:
+    """``Int4MatMul`` in place of every product with the matrix, its packed parts as constants."""
+    assert value.name is not None and value.shape is not None
+    rows, columns = value.shape.numpy()
+    inputs, shapes = [], []
+    for part in ("strips", "strip_scale"):
+        name = f"{value.name}.{part}"
+        place = stored[name]
+        tensor = ir.Value(name=name, type=ir.TensorType(DTYPES[place.dtype]))
+        _register(model, tensor, place, DTYPES[place.dtype], location)
+        inputs.append(tensor)
+        shapes.append(place.shape)
+    op = matmul_of(*shapes, in_features=rows, out_features=columns)
+    for user, position in list(value.uses()):
+        assert (user.op_type, position) == ("MatMul", 1), f"{value.name} serves {user.op_type}"
+        replace_matmul(model, user, op, inputs, name=value.name.removesuffix(".weight"))
 
 
 def _attach_order(

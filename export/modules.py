@@ -26,7 +26,7 @@ class Matrix(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = torch.matmul(x, self.weight)
-        return y if self.bias is None else y + self.bias
+        return y if self.bias is None else y + self.bias.to(y.dtype)
 
 
 def _vector(size: int) -> nn.Parameter:
@@ -36,9 +36,11 @@ def _vector(size: int) -> nn.Parameter:
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """``x * w / sqrt(mean(x²) + eps)`` over the last axis.
 
-    Written as pow, mean, sqrt, div: the form that ONNX Runtime fuses into one kernel.
+    Written as pow, mean, sqrt, div: the form that ONNX Runtime fuses into one kernel. fp16 is widened:
+    squares of a residual stream overflow in it.
     """
-    return x / torch.sqrt(x.pow(2).mean(-1, keepdim=True) + eps) * weight
+    wide = x.float()
+    return (wide / torch.sqrt(wide.pow(2).mean(-1, keepdim=True) + eps) * weight).to(x.dtype)
 
 
 def rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -117,7 +119,7 @@ class DecoderLayer(nn.Module):
         batch, rows = x.shape[0], x.shape[1]
         num_all = spec.num_heads + 2 * spec.num_kv_heads
         heads = self.qkv(x).reshape(batch, rows, num_all, spec.head_dim)
-        # Queries and keys are rotated together: they share the angles.
+        # Queries and keys are rotated together, in fp32: they share the angles.
         if spec.qk_norm:
             q, k, v = torch.split(heads, [spec.num_heads, *[spec.num_kv_heads] * 2], dim=2)
             q = rms_norm(q, self.q_norm, spec.rms_norm_eps)
@@ -126,9 +128,18 @@ class DecoderLayer(nn.Module):
         else:
             both = spec.num_heads + spec.num_kv_heads
             qk, v = torch.split(heads, [both, spec.num_kv_heads], dim=2)
-        q, k = torch.split(rotary(qk, *angles), [spec.num_heads, spec.num_kv_heads], dim=2)
+        rotated = rotary(qk.float(), *angles).to(x.dtype)
+        q, k = torch.split(rotated, [spec.num_heads, spec.num_kv_heads], dim=2)
         q, k, v = (part.reshape(batch, rows, -1) for part in (q, k, v))
         return cached_attention(self.op, q, k, v, state, step)
+
+
+def half_matrices(module: nn.Module) -> nn.Module:
+    """Let every matrix be fp16; norms and biases stay fp32, activations follow the embedding."""
+    for part in module.modules():
+        if isinstance(part, Matrix):
+            part.weight = nn.Parameter(part.weight.half(), requires_grad=False)
+    return module
 
 
 def _counted(counters: list[Tensor]) -> list[Tensor]:
@@ -181,7 +192,7 @@ class Backbone(nn.Module):
             rows = rms_norm(_pick_rows(x, row_index), self.norm, self.spec.rms_norm_eps)
         logits = _head(rows, self.lm_head, embedding)
         top = torch.topk(logits, self.candidates)
-        return x, logits, top.values, top.indices, *_counted(counters), *updated
+        return x, logits, top.values.float(), top.indices, *_counted(counters), *updated
 
 
 class MtpHead(nn.Module):
@@ -233,7 +244,7 @@ class MtpHead(nn.Module):
         ids = top.indices if self.draft_head is None else self.draft_ids[top.indices]
         recycled = o if self.wiring.recycle == "post_norm" else z
         counters = [] if read is None else [read]
-        return recycled, ids[..., 0], top.values, ids, *_counted(counters), *updated
+        return recycled, ids[..., 0], top.values.float(), ids, *_counted(counters), *updated
 
     def block(
         self,

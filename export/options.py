@@ -8,38 +8,35 @@ from typing import Literal
 
 from selfdraft.errors import ConfigError
 from selfdraft.export.attention_options import AttentionOptions
-from selfdraft.export.config import not_supported
-from selfdraft.export.int4 import BLOCKS
+from selfdraft.export.targets import TARGETS, Target
 from selfdraft.export.weight_plan import WeightTypes
-from selfdraft.manifest import Manifest, MatrixType
+from selfdraft.manifest import Manifest, MatrixType, TargetName
 from selfdraft.strict import closest_hint
+from selfdraft.trt_plugins.cached_attention.contract import KvDtype
 
-TARGETS = ("cpu",)
-LATER_TARGETS = ("orin-jp6", "orin-jp7")
-MATRIX_TYPES = ("fp32", "int4", "int8")
-TYPES = {"weights": ("fp32", "int4"), "lm_head": MATRIX_TYPES, "mtp_weights": MATRIX_TYPES}
-DEFAULT_INT4_BLOCK = 32
+MATRICES = ("weights", "lm_head", "mtp_weights")
 MIN_CONTEXT = 2
-MAX_CANDIDATES = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportOptions:
     """Options of one export. Raises ``ConfigError`` naming a value that cannot be."""
 
-    target: Literal["cpu"] = "cpu"
-    weights: Literal["fp32", "int4"] | None = None
-    """Matrices of the backbone; None: fp32, and 4-bit ones of the checkpoint stay as they are."""
+    target: TargetName = "cpu"
+    weights: Literal["fp32", "fp16", "int4"] | None = None
+    """Matrices of the backbone; None: fp32 (Orin: fp16), 4-bit ones of the checkpoint as they are."""
     lm_head: MatrixType | None = None
     """LM head and draft head; None: as ``weights``."""
     mtp_weights: MatrixType | None = None
     """Projection and layer of the MTP head; None: as ``weights``."""
     int4_block: int | None = None
-    """Inputs that share a scale: 16, 32, 64 or 128; None: 32, or less where a matrix asks."""
+    """Inputs that share a scale: 16 (not on Orin), 32, 64 or 128; None: 32, on Orin 128, or less
+    where a matrix asks."""
     context: int | None = None
     """Tokens of prompt and reply; None: what the config allows, at most 32,768."""
     draft_vocab: int | None = None
-    """Tokens that the MTP head drafts from; None: all, with the LM head."""
+    """Tokens that the MTP head drafts from; None: all, with the LM head (Orin: 8,192 or all, with a
+    head of its own)."""
     draft_vocab_text: Path | None = None
     """Text whose most frequent tokens are chosen; None: the lowest ids."""
     candidates: int = 64
@@ -61,25 +58,23 @@ class ExportOptions:
     """Name of the model; None: the checkpoint's folder or repository name."""
 
     def __post_init__(self) -> None:
-        if self.target in LATER_TARGETS:
-            raise not_supported(f"target {self.target!r}", hint="export with --target cpu")
-        _one_of("target", self.target, TARGETS)
-        for key, known in TYPES.items():
-            if getattr(self, key) is not None:
-                _one_of(key, getattr(self, key), known)
+        _one_of("target", self.target, tuple(TARGETS))
+        self._check_types()
         if self.int4_block is not None:
             if "int4" not in self._all_types:
                 raise ConfigError(
                     f"int4_block {self.int4_block} has no meaning without int4 weights",
                     hint="add --weights int4, or leave the block out",
                 )
-            if self.int4_block not in BLOCKS:
+            blocks = self.engine.int4_blocks
+            if self.int4_block not in blocks:
                 raise ConfigError(
-                    f"int4_block {self.int4_block} is none of {sorted(BLOCKS)}", hint="choose 32"
+                    f"int4_block {self.int4_block} is none of {sorted(blocks)}",
+                    hint=f"choose {blocks[0]}",
                 )
         _within("context", self.context, MIN_CONTEXT, None)
         _within("draft_vocab", self.draft_vocab, 1, None)
-        _within("candidates", self.candidates, 1, MAX_CANDIDATES)
+        _within("candidates", self.candidates, 1, self.engine.max_candidates)
         _within("prefill_rows", self.prefill_rows, 1, None)
         if self.activation_aware and (self.calibrate is None or "int4" not in self._all_types):
             raise ConfigError(
@@ -92,6 +87,27 @@ class ExportOptions:
                 hint="say how many tokens to keep: --draft-vocab 8192",
             )
 
+    def _check_types(self) -> None:
+        engine = self.engine
+        for key in MATRICES:
+            value = getattr(self, key)
+            # A backbone of 8 bits is no form of a bundle.
+            known = [t for t in engine.matrix_types if key != "weights" or t != "int8"]
+            if value is not None:
+                _one_of(key, value, tuple(known), of=f" with target {self.target!r}")
+        if self.attention.kv is not None:
+            _one_of("kv", self.attention.kv, engine.kv_types, of=f" with target {self.target!r}")
+
+    @property
+    def engine(self) -> Target:
+        """What the target's graphs may hold."""
+        return TARGETS[self.target]
+
+    @property
+    def kv(self) -> KvDtype:
+        """Storage of the KV cache."""
+        return self.attention.kv or self.engine.kv_types[0]
+
     @property
     def _all_types(self) -> tuple[MatrixType | None, ...]:
         return self.weights, self.lm_head, self.mtp_weights
@@ -99,12 +115,33 @@ class ExportOptions:
     @property
     def types(self) -> WeightTypes:
         """Storage by part."""
-        return WeightTypes(
-            weights=self.weights or "fp32",
+        return types_of(
+            self.engine,
+            weights=self.weights,
             lm_head=self.lm_head,
             mtp=self.mtp_weights,
-            int4_block=self.int4_block or DEFAULT_INT4_BLOCK,
+            int4_block=self.int4_block,
         )
+
+
+def types_of(
+    engine: Target,
+    *,
+    weights: MatrixType | None,
+    lm_head: MatrixType | None,
+    mtp: MatrixType | None,
+    int4_block: int | None,
+) -> WeightTypes:
+    """Storage by part on one target; None: its default."""
+    return WeightTypes(
+        weights=weights or engine.plain,
+        lm_head=lm_head,
+        mtp=mtp,
+        draft_head="int4" if engine.draft_vocab else None,
+        int4_block=int4_block or engine.int4_default,
+        plain=engine.plain,
+        strips=engine.has_plugins,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,10 +177,10 @@ class ExportReport:
         return self.mtp_bytes / sum(self.bytes_by_part.values())
 
 
-def _one_of(key: str, value: str, known: tuple[str, ...]) -> None:
+def _one_of(key: str, value: str, known: tuple[str, ...], *, of: str = "") -> None:
     if value not in known:
         raise ConfigError(
-            f"{key} {value!r} is unknown{closest_hint(value, known)}",
+            f"{key} {value!r} is unknown{of}{closest_hint(value, known)}",
             hint=f"known: {', '.join(known)}",
         )
 

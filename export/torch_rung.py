@@ -48,6 +48,7 @@ def _filled_module(
     module = build_module(name, manifest.model, ops, candidates=manifest.limits.candidates)
     with torch.no_grad():
         for key, parameter in module.named_parameters():
-            values = stored_values(tensors, stored_name(name, key))
+            shape = tuple(parameter.shape)
+            values = stored_values(tensors, stored_name(name, key), shape=shape)
             parameter.copy_(torch.from_numpy(values))
     return module

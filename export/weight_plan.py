@@ -14,9 +14,10 @@ from selfdraft.export.config import not_supported
 from selfdraft.export.families.base import ModelPlan, WeightRule
 from selfdraft.export.int4 import BLOCKS
 from selfdraft.export.packed import PackedLinear
-from selfdraft.export.packed_join import join_form
+from selfdraft.export.packed_join import JoinForm, join_form
 from selfdraft.export.safetensors_file import StoredTensor, lay_out
 from selfdraft.manifest import MatrixType, ModelSpec
+from selfdraft.trt_plugins.int4_matmul.contract import GROUP_SIZES, Int4MatMul
 
 EMBEDDING = "embedding"
 LM_HEAD = "lm_head.weight"
@@ -25,7 +26,8 @@ DRAFT_IDS = "mtp.draft_ids"
 INT8_BLOCK = 128
 """Inputs that share a scale in an int8 matrix, where they divide."""
 
-Form = Literal["fp32", "int4", "int8", "packed"]
+Form = Literal["fp32", "fp16", "int4", "int8", "packed"]
+DTYPE_OF: dict[Form, str] = {"fp32": "F32", "fp16": "F16"}
 Names = tuple[str, str, tuple[int, ...]]
 
 
@@ -37,7 +39,9 @@ class WeightItem:
     form: Form = "fp32"
     """``packed``: 4-bit codes and scales of the checkpoint, as they came."""
     block: int | None = None
-    """Inputs that share a scale; null with fp32."""
+    """Inputs that share a scale; null where nothing is quantised."""
+    strips: bool = False
+    """4-bit codes lie as ``Int4MatMul`` reads them (docs/kernels.md)."""
     rows: NDArray[np.int64] | None = None
     """Rows of the source that are kept; null: all."""
     has_zero: bool = False
@@ -45,17 +49,29 @@ class WeightItem:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the float32 target ``[in, out]`` or ``[n]``."""
+        """Shape of the plain target ``[in, out]`` or ``[n]``."""
         if self.rows is None:
             return self.rule.shape
         return (*self.rule.shape[:-1], len(self.rows))
 
+    @property
+    def matmul(self) -> Int4MatMul:
+        """The operator that multiplies with the strips."""
+        assert self.strips and self.block is not None
+        inputs, outputs = self.shape
+        return Int4MatMul(in_features=inputs, out_features=outputs, group_size=self.block)
+
     def stored(self) -> list[Names]:
         """Name, dtype and shape of the tensors it becomes."""
         name, shape = self.rule.target, self.shape
-        if self.form == "fp32":
-            return [(name, "F32", shape)]
+        if self.form in DTYPE_OF:
+            return [(name, DTYPE_OF[self.form], shape)]
         assert self.block is not None
+        order: list[Names] = [(f"{name}.order", "I64", shape[:1])] if self.has_order else []
+        if self.strips:
+            op = self.matmul
+            codes: Names = (f"{name}.strips", "I8", op.weight_shape)
+            return [codes, (f"{name}.strip_scale", "F16", op.scale_shape), *order]
         groups = (shape[0] // self.block, shape[1])
         scale = (f"{name}.scale", "F32", groups)
         if self.form == "int8":
@@ -63,9 +79,7 @@ class WeightItem:
         names = [(f"{name}.int4", "U8", (shape[0] * shape[1] // 2,)), scale]
         if self.has_zero:
             names.append((f"{name}.zero", "U8", (groups[0] * groups[1] // 2,)))
-        if self.has_order:
-            names.append((f"{name}.order", "I64", shape[:1]))
-        return names
+        return names + order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,10 +91,18 @@ class WeightTypes:
     """Of LM head and draft head; None: as ``weights``."""
     mtp: MatrixType | None = None
     """Of the MTP head's projection and layer; None: as ``weights``."""
+    draft_head: MatrixType | None = None
+    """None: as ``lm_head``."""
     int4_block: int = 32
+    plain: Literal["fp32", "fp16"] = "fp32"
+    """Of the embedding, and of matrices that the checkpoint's 4-bit form does not cover."""
+    strips: bool = False
+    """int4 as ``Int4MatMul`` reads it, without zero points, in groups of at least 32."""
 
     def of(self, target: str) -> MatrixType:
         """Storage of one matrix."""
+        if target == DRAFT_HEAD and self.draft_head is not None:
+            return self.draft_head
         if target in (LM_HEAD, DRAFT_HEAD):
             return self.lm_head or self.weights
         return (self.mtp or self.weights) if target.startswith("mtp.") else self.weights
@@ -100,6 +122,7 @@ class WeightsPlan:
     """Every tensor of the file, padding left out."""
     num_bytes: int
     notes: tuple[str, ...]
+    plain: Literal["fp32", "fp16"] = "fp32"
 
     @property
     def quantised(self) -> bool:
@@ -107,11 +130,15 @@ class WeightsPlan:
         return any(item.form in ("int4", "int8") for item in self.items)
 
     def type_of(self, *prefixes: str) -> MatrixType:
-        """The narrowest storage among the matrices whose target begins so; fp32 without any."""
-        forms = {i.form for i in self.items if i.rule.target.startswith(prefixes)}
+        """The narrowest storage among the matrices whose target begins so; plain without any."""
+        forms = {
+            i.form
+            for i in self.items
+            if i.rule.layout == "matrix" and i.rule.target.startswith(prefixes)
+        }
         if forms & {"int4", "packed"}:
             return "int4"
-        return "int8" if "int8" in forms else "fp32"
+        return "int8" if "int8" in forms else self.plain
 
 
 def plan_weights(
@@ -129,11 +156,12 @@ def plan_weights(
     rules = [rule for rule in plan.rules if rule.target != EMBEDDING]
     spec, notes = plan.spec, []
     head = head_rule(plan)
-    if spec.tied_head and types.of(LM_HEAD) != "fp32":
+    if spec.tied_head and types.of(LM_HEAD) != types.plain:
         rules.append(head)
         spec = dataclasses.replace(spec, tied_head=False)
         notes.append(
-            f"the LM head is an {types.of(LM_HEAD)} copy of the embedding table, which stays fp32"
+            f"the LM head is an {types.of(LM_HEAD)} copy of the embedding table, which stays "
+            f"{types.plain}"
         )
     if draft_ids is not None:
         assert spec.mtp is not None, "a draft vocabulary without an MTP head"
@@ -144,12 +172,13 @@ def plan_weights(
     names = [stored for item in items for stored in item.stored()]
     if draft_ids is not None:
         names.append((DRAFT_IDS, "I64", (len(draft_ids),)))
-    return _laid_out(spec, items, names, draft_ids=draft_ids, block=block, notes=notes)
+    laid_out = _laid_out(spec, items, names, draft_ids=draft_ids, block=block, notes=notes)
+    return dataclasses.replace(laid_out, plain=types.plain)
 
 
-def plan_embedding(plan: ModelPlan) -> WeightsPlan:
-    """Layout of ``embedding.safetensors``: the table alone, float32."""
-    items = [WeightItem(rule=rule) for rule in plan.rules if rule.target == EMBEDDING]
+def plan_embedding(plan: ModelPlan, *, plain: Literal["fp32", "fp16"] = "fp32") -> WeightsPlan:
+    """Layout of ``embedding.safetensors``: the table alone."""
+    items = [WeightItem(rule=rule, form=plain) for rule in plan.rules if rule.target == EMBEDDING]
     return _laid_out(plan.spec, items, items[0].stored(), draft_ids=None, block=None, notes=[])
 
 
@@ -164,17 +193,19 @@ def bytes_by_part(plans: Sequence[WeightsPlan]) -> dict[str, int]:
     return parts
 
 
-def fit_int4_block(rules: Sequence[WeightRule], wanted: int) -> tuple[int, list[str]]:
+def fit_int4_block(
+    rules: Sequence[WeightRule], wanted: int, *, least: int = BLOCKS[-1]
+) -> tuple[int, list[str]]:
     """The largest block up to ``wanted`` that divides the inputs of every matrix, and notes."""
-    for block in (wanted, *(size for size in BLOCKS if size < wanted)):
+    for block in (wanted, *(size for size in BLOCKS if least <= size < wanted)):
         misfit = [rule for rule in rules if rule.shape[0] % block]
         if not misfit:
             note = f"int4 block is {block}: {wanted} does not divide every matrix"
             return block, [note] if block != wanted else []
     raise not_supported(
         f"int4 of {misfit[0].sources[0]!r}, whose {misfit[0].shape[0]} inputs are no multiple of "
-        f"{BLOCKS[-1]},",
-        hint="export with --weights fp32",
+        f"{least},",
+        hint="export without --weights int4",
     )
 
 
@@ -191,13 +222,16 @@ def _items(
     int4 = [rule for rule in quantised if types.of(rule.target) == "int4"]
     block = None
     if int4:
-        block, added = fit_int4_block(int4, types.int4_block)
+        least = min(GROUP_SIZES) if types.strips else BLOCKS[-1]
+        block, added = fit_int4_block(int4, types.int4_block, least=least)
         notes += added
     items = []
     for rule in rules:
         rows = draft_ids if rule.target == DRAFT_HEAD else None
         found = joined[rule.target]
         if found is not None:
+            if types.strips:
+                _check_strips(rule, found)
             items.append(
                 WeightItem(
                     rule=rule,
@@ -206,14 +240,30 @@ def _items(
                     rows=rows,
                     has_zero=found.has_zero,
                     has_order=found.has_order,
+                    strips=types.strips,
                 )
             )
             continue
         form: Form = types.of(rule.target) if rule.layout == "matrix" else "fp32"
-        width = {"fp32": None, "int4": block, "int8": _int8_block(rule)}[form]
-        items.append(WeightItem(rule=rule, form=form, block=width, rows=rows))
+        width = {"int4": block, "int8": _int8_block(rule)}.get(form)
+        strips = types.strips and form == "int4"
+        items.append(WeightItem(rule=rule, form=form, block=width, rows=rows, strips=strips))
     blocks = [item.block for item in items if item.form == "packed" and item.block]
     return items, block or (max(blocks) if blocks else None)
+
+
+def _check_strips(rule: WeightRule, found: JoinForm) -> None:
+    """Refuse 4-bit codes of the checkpoint that ``Int4MatMul`` cannot multiply with."""
+    what = f"{rule.sources[0]!r} with"
+    if found.has_zero:
+        raise not_supported(
+            f"{what} zero points on Orin", hint="export the checkpoint that it was quantised from"
+        )
+    if found.block not in GROUP_SIZES:
+        raise not_supported(
+            f"{what} groups of {found.block} on Orin",
+            hint="export the checkpoint that it was quantised from",
+        )
 
 
 def _int8_block(rule: WeightRule) -> int:

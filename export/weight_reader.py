@@ -17,7 +17,7 @@ from selfdraft.export.weight_sources import input_major, output_major
 
 HEAD_ROWS = 256
 """Inputs of a stored head that are unpacked at a time."""
-PARTS = ("int4", "int8", "scale", "zero", "order")
+PARTS = ("int4", "int8", "scale", "zero", "strips", "strip_scale", "order")
 
 Array = NDArray[np.float32]
 
@@ -56,6 +56,10 @@ class CheckpointReader:
             return np.concatenate([piece for _, piece in self.rows(name)])
         return np.concatenate(list(output_major(self._checkpoint, item)))
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Of the weight, ``[in, out]`` for matrices."""
+        return self._items[name].shape
+
     def rows(self, name: str) -> Iterator[tuple[slice, Array]]:
         first = 0
         for piece in input_major(self._checkpoint, self._items[name]):
@@ -85,18 +89,21 @@ class StoredReader:
 
     def tensor(self, name: str) -> Array:
         if name in self._names:
-            found: Array = self._file.get_tensor(name)
+            found: Array = self._file.get_tensor(name).astype(np.float32, copy=False)
             return found
-        if f"{name}.scale" not in self._names:
-            return self._fallback.tensor(name)  # a tied head
         parts = [f"{name}.{part}" for part in PARTS if f"{name}.{part}" in self._names]
-        return stored_values({part: self._file.get_tensor(part) for part in parts}, name)
+        if not parts:
+            return self._fallback.tensor(name)  # a tied head
+        shape = self._fallback.shape(name)
+        tensors = {part: self._file.get_tensor(part) for part in parts}
+        return stored_values(tensors, name, shape=shape)
 
     def rows(self, name: str) -> Iterator[tuple[slice, Array]]:
-        if name not in self._names and f"{name}.scale" not in self._names:
+        own = {name, f"{name}.scale", f"{name}.strips"}
+        if not own & self._names:
             yield from self._fallback.rows(name)
             return
-        if name in self._names or f"{name}.order" in self._names:
+        if {name, f"{name}.order", f"{name}.strips"} & self._names:
             whole = self.tensor(name)
             yield slice(0, len(whole)), whole
             return

@@ -16,17 +16,20 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from selfdraft.errors import ConfigError
 from selfdraft.export.checkpoint import Checkpoint
-from selfdraft.export.int4 import pack, quantize
+from selfdraft.export.int4 import pack, quantize, unpack
 from selfdraft.export.int8 import quantize_int8
 from selfdraft.export.packed_join import join_codes
 from selfdraft.export.safetensors_file import StoredTensor
-from selfdraft.export.weight_plan import DRAFT_IDS, WeightItem, WeightsPlan
+from selfdraft.export.weight_plan import DRAFT_IDS, DTYPE_OF, WeightItem, WeightsPlan
 from selfdraft.export.weight_sources import input_major, output_major
 from selfdraft.export.weight_tuning import NO_TUNING, Tuning
+from selfdraft.trt_plugins.int4_matmul.packing import pack_codes, pack_scales
 
 __all__ = ["StoredTensor", "write_weights"]
 
+MAX_HALF = float(np.finfo(np.float16).max)
 OnBytes = Callable[[int, int], None]
 """Called with bytes done and bytes in all."""
 
@@ -74,7 +77,8 @@ def write_weights(
 def _chunks(checkpoint: Checkpoint, item: WeightItem, tuning: Tuning) -> Iterator[_Chunk]:
     """The item's bytes in pieces, each stored tensor from its start to its end."""
     starts = dict.fromkeys((name for name, _, _ in item.stored()), 0)
-    for piece in _pieces(checkpoint, item, tuning):
+    pieces = _pieces(checkpoint, item, tuning)
+    for piece in _in_strips(item, pieces) if item.strips else pieces:
         for name, array in piece.items():
             data = _bytes(array)
             yield _Chunk(name=name, start=starts[name], data=data)
@@ -90,7 +94,7 @@ def _pieces(
         yield _packed_tensors(checkpoint, item)
     elif item.rule.layout != "matrix":
         for rows in output_major(checkpoint, item):
-            yield {target: tuning.vector(target, rows)}
+            yield {target: _narrowed(item, tuning.vector(target, rows))}
     else:
         first = 0
         for piece in input_major(checkpoint, item):
@@ -103,8 +107,8 @@ def _stored_matrix(
     item: WeightItem, piece: NDArray[np.float32], inputs: slice, tuning: Tuning
 ) -> dict[str, NDArray[Any]]:
     target = item.rule.target
-    if item.form == "fp32":
-        return {target: piece}
+    if item.form in DTYPE_OF:
+        return {target: _narrowed(item, piece)}
     assert item.block is not None
     if item.form == "int8":
         codes, scales = quantize_int8(piece, item.block)
@@ -112,6 +116,41 @@ def _stored_matrix(
     importance = tuning.importance(target, inputs)
     codes, scales = quantize(piece, item.block, importance=importance)
     return {f"{target}.int4": pack(codes), f"{target}.scale": scales}
+
+
+def _narrowed(item: WeightItem, values: NDArray[np.float32]) -> NDArray[Any]:
+    """In the type that is stored. Raises ``ConfigError`` for values beyond fp16."""
+    if item.form != "fp16":
+        return values
+    largest = float(np.abs(values).max(initial=0))
+    if largest > MAX_HALF:
+        raise ConfigError(
+            f"{item.rule.sources[0]!r} holds {largest:.3g}, fp16 reaches {MAX_HALF:.0f}",
+            hint="export it for --target cpu",
+        )
+    return values.astype(np.float16)
+
+
+def _in_strips(
+    item: WeightItem, pieces: Iterator[dict[str, NDArray[Any]]]
+) -> Iterator[dict[str, NDArray[Any]]]:
+    """The whole matrix as ``Int4MatMul`` reads it; memory holds its codes, a byte each."""
+    target, op = item.rule.target, item.matmul
+    codes = np.empty(item.shape, dtype=np.int8)
+    scales = np.empty((item.shape[0] // op.group_size, item.shape[1]), dtype=np.float32)
+    first = 0
+    for piece in pieces:
+        part = piece[f"{target}.scale"]
+        rows = len(part) * op.group_size
+        codes[first : first + rows] = unpack(piece[f"{target}.int4"], (rows, item.shape[1]))
+        scales[first // op.group_size : first // op.group_size + len(part)] = part
+        first += rows
+        if item.has_order:
+            yield {f"{target}.order": piece[f"{target}.order"]}
+    yield {
+        f"{target}.strips": pack_codes(codes, op),
+        f"{target}.strip_scale": pack_scales(scales, op),
+    }
 
 
 def _packed_tensors(checkpoint: Checkpoint, item: WeightItem) -> dict[str, NDArray[Any]]:

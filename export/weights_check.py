@@ -12,10 +12,11 @@ from safetensors import safe_open
 from selfdraft.errors import ConfigError
 from selfdraft.export.checkpoint import Checkpoint
 from selfdraft.export.families import read_model
-from selfdraft.export.options import DEFAULT_INT4_BLOCK
+from selfdraft.export.options import types_of
+from selfdraft.export.targets import TARGETS
 from selfdraft.export.weight_plan import WeightTypes, plan_embedding, plan_weights
 from selfdraft.export.weights import write_weights
-from selfdraft.manifest import ModelSpec, Precision, load_manifest
+from selfdraft.manifest import Manifest, ModelSpec, load_manifest
 
 
 def compare_weights(bundle: Path, checkpoint_path: Path) -> tuple[list[str], int]:
@@ -40,9 +41,9 @@ def compare_weights(bundle: Path, checkpoint_path: Path) -> tuple[list[str], int
             draft_ids = file.get_tensor("mtp.draft_ids")
     weights = plan_weights(
         model,
-        types=_types(manifest.precision),
+        types=_types(manifest),
         draft_ids=draft_ids,
-        packed={} if manifest.precision.weights == "fp32" else checkpoint.packed,
+        packed={} if manifest.precision.weights in ("fp32", "fp16") else checkpoint.packed,
     )
     if _without_tap(weights.spec) != _without_tap(manifest.model):
         raise ConfigError(
@@ -53,7 +54,7 @@ def compare_weights(bundle: Path, checkpoint_path: Path) -> tuple[list[str], int
     with TemporaryDirectory() as folder:
         for plan, place in (
             (weights, stored),
-            (plan_embedding(model), bundle / manifest.embedding_file),
+            (plan_embedding(model, plain=weights.plain), bundle / manifest.embedding_file),
         ):
             fresh = Path(folder) / place.name
             write_weights(checkpoint, plan, fresh)
@@ -62,12 +63,14 @@ def compare_weights(bundle: Path, checkpoint_path: Path) -> tuple[list[str], int
     return differing, compared
 
 
-def _types(precision: Precision) -> WeightTypes:
-    return WeightTypes(
+def _types(manifest: Manifest) -> WeightTypes:
+    precision = manifest.precision
+    return types_of(
+        TARGETS[manifest.target],
         weights=precision.weights,
         lm_head=precision.lm_head,
         mtp=precision.mtp,
-        int4_block=precision.int4_block or DEFAULT_INT4_BLOCK,
+        int4_block=precision.int4_block,
     )
 
 

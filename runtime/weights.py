@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from selfdraft.errors import BundleError
+from selfdraft.errors import BundleError, ConfigError
 from selfdraft.manifest import ModelSpec
+from selfdraft.trt_plugins.int4_matmul.oracle import dense_weight
+from selfdraft.trt_plugins.int4_matmul.packing import matmul_of
 
 Shape = tuple[int, ...]
 FloatArray = NDArray[np.float64]
@@ -98,6 +100,8 @@ def load_layer(path: Path, model: ModelSpec, layer: int) -> dict[str, NDArray[An
 
 def _taken(left: dict[str, NDArray[Any]], name: str, shape: Shape) -> NDArray[Any]:
     """Take the tensor ``name`` out of ``left``, checked and in the type to compute with."""
+    if f"{name}.strips" in left:
+        return _from_strips(left, name, shape)
     if f"{name}.int4" in left or f"{name}.int8" in left:
         kinds = ("int4", "int8", "scale", "zero", "order")
         parts = {kind: left.pop(f"{name}.{kind}") for kind in kinds if f"{name}.{kind}" in left}
@@ -111,6 +115,22 @@ def _taken(left: dict[str, NDArray[Any]], name: str, shape: Shape) -> NDArray[An
             hint=_MEND,
         )
     return tensor.astype(np.int64 if name == DRAFT_IDS else np.float64)
+
+
+def _from_strips(left: dict[str, NDArray[Any]], name: str, shape: Shape) -> FloatArray:
+    """The matrix behind 4-bit codes in the layout of ``Int4MatMul``."""
+    weight, scale = left.pop(f"{name}.strips"), left.pop(f"{name}.strip_scale", np.empty(0))
+    try:
+        op = matmul_of(weight.shape, scale.shape, in_features=shape[0], out_features=shape[1])
+        values = dense_weight(weight, scale, op=op)
+    except ConfigError as error:
+        raise BundleError(f"{name}: {error.problem}", hint=_MEND) from None
+    order = left.pop(f"{name}.order", None)
+    if order is None:
+        return values
+    natural = np.empty_like(values)
+    natural[order] = values
+    return natural
 
 
 def dequantise_int4(

@@ -16,7 +16,7 @@ from selfdraft.baseline import Baseline
 from selfdraft.errors import BundleError
 from selfdraft.strict import StrictError, record_from_json
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 MANIFEST_NAME = "manifest.json"
 BLOCK_TOKENS = 64
 MAX_STEP_ROWS = 65
@@ -31,7 +31,8 @@ StateKind = Literal["kv", "summary", "recurrent", "conv"]
 Tap = Literal["pre_norm", "post_norm"]
 Concat = Literal["hidden_first", "embedding_first"]
 Selector = Literal["all", "window", "mean_std", "min_max", "infllm_v2"]
-MatrixType = Literal["fp32", "int4", "int8"]
+MatrixType = Literal["fp32", "fp16", "int4", "int8"]
+TargetName = Literal["cpu", "orin-jp6", "orin-jp7"]
 Dim = int | str
 """A fixed size, or one of the symbols ``batch``, ``rows``, ``logit_rows``, ``capacity``,
 ``blocks`` (capacity / 64)."""
@@ -165,6 +166,18 @@ class StateSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PluginNode:
+    """A node that only a plugin library runs: an engine must list a layer of this name for it."""
+
+    name: str
+    """Of the node, and of the engine's layer."""
+    op: str
+    """Plugin name: ``CachedAttention`` or ``Int4MatMul``."""
+    version: str
+    namespace: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GraphSpec:
     """One ONNX graph. ``taps`` names its hidden outputs, ``states`` what it keeps."""
 
@@ -173,6 +186,8 @@ class GraphSpec:
     outputs: tuple[TensorSpec, ...]
     taps: tuple[str, ...]
     states: tuple[StateSpec, ...]
+    plugin_nodes: tuple[PluginNode, ...] = ()
+    """On Orin targets every custom operator, in graph order; none on the ``cpu`` target."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +211,7 @@ class Limits:
 class Precision:
     """Storage of each part."""
 
-    weights: Literal["fp32", "int4"]
+    weights: Literal["fp32", "fp16", "int4"]
     """Matrices of the backbone."""
     int4_block: int | None
     activations: Literal["fp32", "fp16"]
@@ -210,8 +225,8 @@ class Precision:
 
     @property
     def quantised(self) -> bool:
-        """Whether any matrix is stored in few bits, and multiplied with int8 arithmetic."""
-        return {self.weights, self.lm_head, self.mtp} != {"fp32"}
+        """Whether any matrix is stored in few bits (on the CPU: multiplied with int8 arithmetic)."""
+        return not {self.weights, self.lm_head, self.mtp} <= {"fp32", "fp16"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,7 +309,7 @@ class Manifest:
 
     schema_version: int
     selfdraft_version: str
-    target: Literal["cpu", "orin-jp6", "orin-jp7"]
+    target: TargetName
     model: ModelSpec
     graphs: dict[str, GraphSpec]
     """Keys: ``backbone``, and ``mtp`` where the checkpoint has a head."""

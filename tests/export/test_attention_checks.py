@@ -35,7 +35,6 @@ def test_sparse_options_of_a_dense_export_are_refused(name: str, value: Any) -> 
 @pytest.mark.parametrize(
     ("options", "part"),
     [
-        ({"kv": "fp16"}, "kv 'fp16' is not supported by target 'cpu'"),
         ({"budget_tokens": 576}, "leaves selector 'mean_std' nothing to choose"),
         ({"budget_tokens": 192, "local_blocks": 2, "selector": "min_max"}, "1 sink and 2 local"),
         ({"first_layers": 1, "first_budget_tokens": 100}, "first_budget_tokens 100 leaves"),

@@ -17,8 +17,15 @@ def test_defaults_are_fp32_on_the_cpu() -> None:
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"target": "orin-jp6"}, ("'orin-jp6'", "not supported")),
-        ({"target": "orin-jp7"}, ("'orin-jp7'", "not supported")),
+        ({"target": "orin-jp8"}, ("'orin-jp8'", "orin-jp7")),
+        ({"target": "orin-jp6", "weights": "fp32"}, ("'fp32'", "target 'orin-jp6'")),
+        ({"target": "orin-jp6", "lm_head": "int8"}, ("'int8'", "target 'orin-jp6'")),
+        (
+            {"target": "orin-jp7", "weights": "int4", "int4_block": 16},
+            ("int4_block 16", "choose 128"),
+        ),
+        ({"target": "orin-jp7", "candidates": 4000}, ("candidates is 4000", "3840")),
+        ({"weights": "fp16"}, ("'fp16'", "target 'cpu'")),
         ({"target": "cpuu"}, ("'cpuu'", "'cpu'")),
         ({"weights": "int8"}, ("'int8'", "int4")),
         ({"weights": "int4", "int4_block": 48}, ("48",)),

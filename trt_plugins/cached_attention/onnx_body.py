@@ -41,7 +41,7 @@ def function_text(
     an exporter that has them so a reshape each.
     """
     kernel = one_row_kernel and has_one_row_kernel(op)
-    parts = [_CONSTANTS, _sizes(op), _heads(op, split_heads), _append_index(op)]
+    parts = [CONSTANTS, _sizes(op), _heads(op, split_heads), _append_index(op)]
     if op.selector != "all":
         parts += [onnx_selection.row_lists(op)]
     parts += [_conditions(op, kernel=kernel)]
@@ -61,7 +61,7 @@ def has_one_row_kernel(op: CachedAttention) -> bool:
     return op.selector != "window" and op.kv_dtype == "fp32" and not op.sliding_window
 
 
-_CONSTANTS = """
+CONSTANTS = """
   zero = Constant <value = int64 {0}> ()
   one = Constant <value = int64 {1}> ()
   block = Constant <value = int64 {64}> ()
@@ -123,14 +123,14 @@ def _append_index(op: CachedAttention) -> str:
 def _append(op: CachedAttention) -> str:
     """Write k and v into the caches."""
     if op.kv_dtype == "int8":
-        return _append_int8("k") + _append_int8("v")
+        return append_int8("k") + append_int8("v")
     return """
   k_cache_out = ScatterND (k_cache, index, k_rows)
   v_cache_out = ScatterND (v_cache, index, v_rows)
 """
 
 
-def _append_int8(name: str) -> str:
+def append_int8(name: str) -> str:
     """Codes and fp16 scales of new rows: scale = max |x| / 127, code = x / stored scale."""
     return f"""
   {name}_magnitude = Abs ({name}_rows)

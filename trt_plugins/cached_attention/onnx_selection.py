@@ -12,6 +12,8 @@ matrix products may add that many rows of a sum at a time.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from selfdraft.trt_plugins.cached_attention.contract import BUDGET_PARTS, CachedAttention
 
 LIST_STEP = 4
@@ -58,7 +60,7 @@ def row_lists(op: CachedAttention) -> str:
   before_window = Constant <value = int64 {{{forced - 1}}}> ()
   candidates_signed = Sub (own, before_window)
   candidates = Max (candidates_signed, zero)
-{_allowed(op)}
+{allowed(op)}
   taken = Min (candidates, allowed)
   most_taken = ReduceMax <keepdims = 0> (taken)
   list_step = Constant <value = int64 {{{LIST_STEP}}}> ()
@@ -111,7 +113,7 @@ def _forced(op: CachedAttention) -> str:
 """
 
 
-def _allowed(op: CachedAttention) -> str:
+def allowed(op: CachedAttention) -> str:
     """``allowed [B, n]``: blocks that each row may choose; all of them where a slot is dense."""
     fixed = -(-op.budget_tokens // op.block)
     share = f"  choice = Constant <value = int64 {{{_fixed_choice(op)}}}> ()\n"
@@ -192,7 +194,8 @@ def list_blocks(op: CachedAttention) -> str:
 {identity}
   chosen_ids = If (choosing) <
     then_branch = by_score () => (int64[B,H,n,C] best_ids) {{
-{_infllm_scores(op) if op.selector == "infllm_v2" else _spread_scores(op)}
+{block_logits(op, _summary_product)}
+{block_scores(op)}
   score_is_nan = IsNaN (block_score)
   score_known = Where (score_is_nan, unordered, block_score)
   ranked = Where (use_score, score_known, fixed_rank)
@@ -210,8 +213,14 @@ def list_blocks(op: CachedAttention) -> str:
 """
 
 
-def _spread_scores(op: CachedAttention) -> str:
-    """``block_score [B, Hkv, n, NB]``: softmax over blocks of each head, summed over heads."""
+Product = Callable[[str, int, int], str]
+"""Text for ``head_raw [B, Hkv, G n, NB per_block]``: (queries, per_block, width of a summary row)."""
+
+
+def block_logits(op: CachedAttention, product: Product) -> str:
+    """``head_raw``: the queries against the vectors of every scored block."""
+    if op.selector == "infllm_v2":
+        return _scoring_queries(op) + product("q_scored", op.summary_vectors, op.head_dim)
     spread = "  q_spread = Identity (q_magnitude)\n"
     if op.spread != 1.0:
         spread = f"""
@@ -223,12 +232,21 @@ def _spread_scores(op: CachedAttention) -> str:
   q_magnitude = Abs (q_scored)
 {spread}
   q_features = Concat <axis = 3> (q_scored, q_spread)
-{_summary_product("q_features", per_block=1, width=2 * op.head_dim)}
+{product("q_features", 1, 2 * op.head_dim)}
+"""
+
+
+def block_scores(op: CachedAttention) -> str:
+    """``block_score [B, Hkv, n, NB]`` from ``head_raw``."""
+    return _INFLLM_SCORES if op.selector == "infllm_v2" else _SPREAD_SCORES
+
+
+_SPREAD_SCORES = """
   head_shape = Concat <axis = 0> (batch, kv_count, minus, rows, num_scored_1d)
   head_scores = Reshape (head_raw, head_shape)
-  head_axis = Constant <value = int64[1] {{2}}> ()
+  head_axis = Constant <value = int64[1] {2}> ()
   selectable_5d = Unsqueeze (selectable, head_axis)
-  lowest_float = Constant <value = float {{-3.0e38}}> ()
+  lowest_float = Constant <value = float {-3.0e38}> ()
   head_masked = Where (selectable_5d, head_scores, lowest_float)
   head_share = Softmax <axis = -1> (head_masked)
   block_score = ReduceSum <keepdims = 0> (head_share, head_axis)
@@ -245,7 +263,7 @@ def _scoring_queries(op: CachedAttention) -> str:
     return "\n  q_scored = Concat <axis = 2> (q_flat, q_flat)\n"
 
 
-def _summary_product(queries: str, *, per_block: int, width: int) -> str:
+def _summary_product(queries: str, per_block: int, width: int) -> str:
     """``head_raw [B, Hkv, G n, NB per_block]`` = ``queries`` times the summaries in use.
 
     Those in use are copied out of the state first, unless they fill a third of it or more: then
@@ -271,55 +289,52 @@ def _summary_product(queries: str, *, per_block: int, width: int) -> str:
 """
 
 
-def _infllm_scores(op: CachedAttention) -> str:
-    """``block_score [B, Hkv, n, NB]`` of MiniCPM4: window scores, pooled by block."""
-    return f"""
-{_scoring_queries(op)}
-{_summary_product("q_scored", per_block=op.summary_vectors, width=op.head_dim)}
-  fours = Constant <value = int64[1] {{4}}> ()
-  fives = Constant <value = int64[1] {{5}}> ()
-  last_axis = Constant <value = int64[1] {{4}}> ()
-  part_axis = Constant <value = int64[1] {{5}}> ()
+# MiniCPM4: window scores, pooled by block.
+_INFLLM_SCORES = """
+  fours = Constant <value = int64[1] {4}> ()
+  fives = Constant <value = int64[1] {5}> ()
+  last_axis = Constant <value = int64[1] {4}> ()
+  part_axis = Constant <value = int64[1] {5}> ()
   vector_shape = Concat <axis = 0> (batch, kv_count, minus, rows, num_scored_1d, fives)
   vector_logits = Reshape (head_raw, vector_shape)
   fine_parts = Slice (vector_logits, zeros, fours, part_axis)
   coarse_parts = Slice (vector_logits, fours, fives, part_axis)
-  head_shape = Constant <value = int64[5] {{0, 0, 0, 0, -1}}> ()
+  head_shape = Constant <value = int64[5] {0, 0, 0, 0, -1}> ()
   fine_logits = Reshape (fine_parts, head_shape)
   coarse_logits = Reshape (coarse_parts, head_shape)
-  row_axes = Constant <value = int64[3] {{1, 2, 4}}> ()
+  row_axes = Constant <value = int64[3] {1, 2, 4}> ()
   row_position_5d = Unsqueeze (row_position, row_axes)
-  sixteen = Constant <value = int64 {{16}}> ()
-  four_windows = Constant <value = int64 {{4}}> ()
+  sixteen = Constant <value = int64 {16}> ()
+  four_windows = Constant <value = int64 {4}> ()
   window_blocks_count = Mul (num_scored, four_windows)
   window_id = Range (zero, window_blocks_count, one)
   fine_start = Mul (window_id, sixteen)
-  fine_reach = Constant <value = int64 {{31}}> ()
+  fine_reach = Constant <value = int64 {31}> ()
   fine_end = Add (fine_start, fine_reach)
   fine_complete = LessOrEqual (fine_end, row_position_5d)
   coarse_start = Mul (block_id, block)
-  coarse_reach = Constant <value = int64 {{127}}> ()
+  coarse_reach = Constant <value = int64 {127}> ()
   coarse_end = Add (coarse_start, coarse_reach)
   coarse_complete = LessOrEqual (coarse_end, row_position_5d)
-  lowest_float = Constant <value = float {{-3.0e38}}> ()
+  lowest_float = Constant <value = float {-3.0e38}> ()
   fine_masked = Where (fine_complete, fine_logits, lowest_float)
   coarse_masked = Where (coarse_complete, coarse_logits, lowest_float)
   fine_norm = ReduceLogSumExp (fine_masked, last_axis)
   coarse_norm = ReduceLogSumExp (coarse_masked, last_axis)
-  first_coarse = Constant <value = int64 {{127}}> ()
+  first_coarse = Constant <value = int64 {127}> ()
   has_coarse = GreaterOrEqual (row_position_5d, first_coarse)
   norm = Where (has_coarse, coarse_norm, fine_norm)
   fine_relative = Sub (fine_masked, norm)
   fine_share = Exp (fine_relative)
-  head_axis = Constant <value = int64[1] {{2}}> ()
+  head_axis = Constant <value = int64[1] {2}> ()
   window_score = ReduceSum <keepdims = 0> (fine_share, head_axis)
   window_shape = Concat <axis = 0> (batch, kv_count, rows, minus, fours)
   window_score_5d = Reshape (window_score, window_shape)
   inside = ReduceMax <keepdims = 0> (window_score_5d, minus)
-  threes_1d = Constant <value = int64[1] {{3}}> ()
+  threes_1d = Constant <value = int64[1] {3}> ()
   into_next = Slice (window_score_5d, threes_1d, fours, last_axis)
   into_next_4d = Squeeze (into_next, last_axis)
-  pads = Constant <value = int64[8] {{0, 0, 0, 1, 0, 0, 0, -1}}> ()
+  pads = Constant <value = int64[8] {0, 0, 0, 1, 0, 0, 0, -1}> ()
   shifted = Pad (into_next_4d, pads)
   block_score = Max (inside, shifted)
 """

@@ -5,7 +5,12 @@ Definitions: docs/attention.md, Summaries. Part of the function body (``onnx_bod
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from selfdraft.trt_plugins.cached_attention.contract import CachedAttention
+
+Gather = Callable[[CachedAttention, str, str, str], str]
+"""Text that gives ``result [B, Hkv, R, 64, d]`` fp32: (op, cache's letter, ids ``[B, Hkv, R, 1]``, result)."""
 
 
 def scatter_index(name: str, place: str, count: str, op: CachedAttention) -> str:
@@ -35,6 +40,14 @@ def update_summaries(op: CachedAttention) -> str:
 
     infllm_v2 starts one block earlier and reads one block more: its windows reach on.
     """
+    return f"""
+{new_summaries(op, gather_blocks)}
+  summary_out = ScatterND (summary, summary_index, summary_rows)
+"""
+
+
+def new_summaries(op: CachedAttention, gather: Gather) -> str:
+    """``summary_rows [B, R, Hkv, vectors, d]`` fp32, and ``summary_index`` where they are stored."""
     reach = 1 if op.selector == "infllm_v2" else 0
     return f"""
   reach = Constant <value = int64 {{{reach}}}> ()
@@ -59,10 +72,9 @@ def update_summaries(op: CachedAttention) -> str:
   touched_axes = Constant <value = int64[2] {{1, 3}}> ()
   touched_4d = Unsqueeze (touched, touched_axes)
   touched_ids = Expand (touched_4d, touched_shape)
-{gather_blocks(op, "k", "touched_ids", "touched_k")}
-{_infllm_vectors(op) if reach else _spread_vectors(op)}
+{gather(op, "k", "touched_ids", "touched_k")}
+{_infllm_vectors(op, gather) if reach else _spread_vectors(op)}
   summary_rows = Transpose <perm = [0, 2, 1, 3, 4]> (summary_new)
-  summary_out = ScatterND (summary, summary_index, summary_rows)
 """
 
 
@@ -112,7 +124,7 @@ def _spread_vectors(op: CachedAttention) -> str:
 """
 
 
-def _infllm_vectors(op: CachedAttention) -> str:
+def _infllm_vectors(op: CachedAttention, gather: Gather) -> str:
     """summary_new ``[B, Hkv, R, 5, d]``: four C1 and one C2 window means of each block.
 
     A window is an average of 16-token means; those of the block behind come from ``next_k``,
@@ -124,7 +136,7 @@ def _infllm_vectors(op: CachedAttention) -> str:
   next_touched = Min (following, last_block)
   next_4d = Unsqueeze (next_touched, touched_axes)
   next_ids = Expand (next_4d, touched_shape)
-{gather_blocks(op, "k", "next_ids", "next_k")}
+{gather(op, "k", "next_ids", "next_k")}
   pair = Concat <axis = 3> (touched_k, next_k)
   strides_shape = Constant <value = int64[6] {{0, 0, 0, 8, 16, {op.head_dim}}}> ()
   strides = Reshape (pair, strides_shape)

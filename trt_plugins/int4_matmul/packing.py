@@ -43,6 +43,19 @@ _TO_PACKED = (6, 0, 7, 9, 2, 1, 3, 5, 4, 8)  # [strip, chunk, tile, g, t, h, p, 
 _TO_PLAIN = tuple(int(i) for i in np.argsort(_TO_PACKED))
 
 
+def matmul_of(
+    weight: tuple[int, ...], scale: tuple[int, ...], *, in_features: int, out_features: int
+) -> Int4MatMul:
+    """The operator that packed tensors of these shapes belong to: their group follows from both."""
+    groups = scale[1] if len(scale) == 3 else 0
+    chunks = weight[1] if len(weight) == 3 else 0
+    group_size = chunks * CHUNK_INPUTS // groups if groups else 0
+    op = Int4MatMul(in_features=in_features, out_features=out_features, group_size=group_size)
+    _check_shape("weight", weight, op.weight_shape)
+    _check_shape("scale", scale, op.scale_shape)
+    return op
+
+
 def pack_codes(codes: Codes, op: Int4MatMul) -> Codes:
     """``weight`` (``op.weight_shape``) from codes ``[in_features, out_features]`` in -8..7."""
     _check_shape("codes", codes.shape, (op.in_features, op.out_features))
