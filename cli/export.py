@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import importlib.util
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from selfdraft.cli.console import bytes_text, print_json, say, stage_progress, table
+from selfdraft.baseline import DEFAULT_TASK, bucket_label, bucket_of
+from selfdraft.cli.console import (
+    OnStage,
+    bytes_text,
+    note,
+    print_json,
+    say,
+    stage_progress,
+    table,
+)
 from selfdraft.cli.long_context_options import (
     AttentionOption,
     BudgetOption,
@@ -23,8 +33,10 @@ from selfdraft.cli.long_context_options import (
     SpreadOption,
 )
 from selfdraft.cli.options import JsonOption
+from selfdraft.errors import ConfigError
 
 if TYPE_CHECKING:
+    from selfdraft.baseline import Baseline
     from selfdraft.export.bundle import ExportPlan
     from selfdraft.export.options import ExportOptions, ExportReport
     from selfdraft.manifest import Measured
@@ -121,10 +133,29 @@ def command(
         typer.Option(
             "--calibrate",
             metavar="FILE",
-            help="Text to choose the MTP head's tap on, and to measure what quantising costs.",
+            help="Text to choose the MTP head's tap on, to measure what quantising costs, and to count "
+            "the baseline of alerts and probe on.",
             show_default="none",
         ),
     ] = None,
+    task: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--task",
+            metavar="NAME=FILE",
+            help="A baseline of its own for a kind of request; may be repeated.",
+            show_default="none",
+        ),
+    ] = None,
+    baseline_tokens: Annotated[
+        int,
+        typer.Option(
+            "--baseline-tokens",
+            min=64,
+            metavar="N",
+            help="Tokens of each text that the baseline covers; more reach later positions.",
+        ),
+    ] = 4096,
     activation_aware: Annotated[
         bool,
         typer.Option(
@@ -194,7 +225,22 @@ def command(
     if dry_run:
         _plan(checkpoint, output, options, as_json=json_output)
     else:
-        _export(checkpoint, output, options, as_json=json_output)
+        texts = _baseline_texts(calibrate, task)
+        _export(checkpoint, output, options, texts, baseline_tokens, as_json=json_output)
+
+
+def _baseline_texts(calibrate: Path | None, tasks: list[str] | None) -> dict[str, Path]:
+    """Texts of the baseline by task."""
+    texts = {DEFAULT_TASK: calibrate} if calibrate is not None else {}
+    for given in tasks or []:
+        name, sign, file = given.partition("=")
+        if not name or not sign or not Path(file).is_file():
+            raise ConfigError(
+                f"--task {given} is no NAME=FILE with a file that exists",
+                hint="for example: --task code=code.txt",
+            )
+        texts[name] = Path(file)
+    return texts
 
 
 def _plan(checkpoint: Path, output: Path, options: ExportOptions, *, as_json: bool) -> None:
@@ -221,12 +267,22 @@ def _planned(plan: ExportPlan) -> dict[str, Any]:
     }
 
 
-def _export(checkpoint: Path, output: Path, options: ExportOptions, *, as_json: bool) -> None:
+def _export(
+    checkpoint: Path,
+    output: Path,
+    options: ExportOptions,
+    texts: dict[str, Path],
+    baseline_tokens: int,
+    *,
+    as_json: bool,
+) -> None:
     from selfdraft.export.bundle import export_bundle
 
     with stage_progress(quiet=as_json) as on_stage:
         report = export_bundle(checkpoint, output, options, on_stage)
-    measured = report.manifest.measured
+        if texts and report.manifest.has_mtp:
+            report = _with_baseline(report, texts, baseline_tokens, on_stage)
+    measured, baseline = report.manifest.measured, report.manifest.baseline
     if as_json:
         print_json(
             {
@@ -239,12 +295,26 @@ def _export(checkpoint: Path, output: Path, options: ExportOptions, *, as_json: 
                 "mtp_bytes": report.mtp_bytes,
                 "read_gb_per_s": report.read_gb_per_s,
                 "measured": asdict(measured) if measured else None,
+                "baseline": asdict(baseline) if baseline else None,
                 "has_mtp": report.manifest.has_mtp,
                 "notes": report.manifest.notes,
             }
         )
     else:
         _print_report(report)
+
+
+def _with_baseline(
+    report: ExportReport, texts: dict[str, Path], tokens: int, on_stage: OnStage
+) -> ExportReport:
+    """The report of the bundle with its baseline; a machine without the engine leaves it out."""
+    if importlib.util.find_spec("onnxruntime") is None:
+        note("no baseline: it needs onnxruntime (pip install 'selfdraft[cpu]')")
+        return report
+    from selfdraft.cli.baseline import add_baseline
+
+    manifest = add_baseline(report.output, texts, tokens=tokens, on_progress=on_stage)
+    return replace(report, manifest=manifest)
 
 
 def _print_report(report: ExportReport) -> None:
@@ -257,6 +327,8 @@ def _print_report(report: ExportReport) -> None:
     say(table(rows))
     if report.manifest.measured is not None:
         say(table(_measured_rows(report.manifest.measured)))
+    if report.manifest.baseline is not None:
+        say(table(_baseline_rows(report.manifest.baseline)))
     _print_notes(report.manifest.notes)
     if not report.manifest.has_mtp:
         say("note: there is no MTP head, so decoding is plain (speculation is off)")
@@ -278,6 +350,19 @@ def _measured_rows(measured: Measured) -> list[tuple[str, ...]]:
             change = f"{before.acceptance:.1%} to {after.acceptance:.1%}"
             points = (after.acceptance - before.acceptance) * 100
             rows.append(("acceptance", change, f"{points:+.1f} points"))
+    return rows
+
+
+def _baseline_rows(baseline: Baseline) -> list[tuple[str, ...]]:
+    """First drafts by task and position, with their 95 % intervals."""
+    rows = []
+    for task in baseline.tasks:
+        for bucket in task.buckets:
+            accepted, drafted = bucket.counts.trials(0)
+            low, high = bucket.counts.interval(0)
+            label = bucket_label(bucket_of(bucket.start))
+            share = f"{accepted / max(drafted, 1):.1%} ({low:.1%} to {high:.1%})"
+            rows.append((f"baseline {task.task}", label, share, f"{drafted} drafts"))
     return rows
 
 
