@@ -80,18 +80,7 @@ def measure_baseline(
     session: Session, texts: Sequence[TaskText], *, on_progress: OnProgress
 ) -> Baseline:
     """Greedy continuations from places all along each text, with ``DRAFTS`` drafts a step."""
-    tasks = []
-    for text in texts:
-        stage = f"baseline {text.task}"
-        buckets = acceptance_by_position(
-            session,
-            text.ids,
-            bucket=FIRST_BUCKET,
-            trials=PLACES,
-            tokens=REPLY_TOKENS,
-            on_progress=lambda _, done, total, stage=stage: on_progress(stage, done, total),
-        )
-        tasks.append(_task(text.task, buckets))
+    tasks = [_measured_task(session, text, on_progress) for text in texts]
     digest = hashlib.sha256("".join(text.sha256 for text in texts).encode())
     return Baseline(
         text=", ".join(dict.fromkeys(text.text for text in texts)),
@@ -100,6 +89,18 @@ def measure_baseline(
         method="decoded",
         tasks=tuple(tasks),
     )
+
+
+def _measured_task(session: Session, text: TaskText, on_progress: OnProgress) -> TaskBaseline:
+    buckets = acceptance_by_position(
+        session,
+        text.ids,
+        bucket=FIRST_BUCKET,
+        trials=PLACES,
+        tokens=REPLY_TOKENS,
+        on_progress=lambda _, done, total: on_progress(f"baseline {text.task}", done, total),
+    )
+    return _task(text.task, buckets)
 
 
 def add_baseline(

@@ -307,7 +307,10 @@ def _export(
 def _with_baseline(
     report: ExportReport, texts: dict[str, Path], tokens: int, on_stage: OnStage
 ) -> ExportReport:
-    """The report of the bundle with its baseline; a machine without the engine leaves it out."""
+    """The report of the bundle with its baseline; a machine that cannot run it leaves it out."""
+    if report.manifest.target != "cpu":
+        note("no baseline: a bundle for a board is not run here")
+        return report
     if importlib.util.find_spec("onnxruntime") is None:
         note("no baseline: it needs onnxruntime (pip install 'selfdraft[cpu]')")
         return report
@@ -355,7 +358,7 @@ def _measured_rows(measured: Measured) -> list[tuple[str, ...]]:
 
 def _baseline_rows(baseline: Baseline) -> list[tuple[str, ...]]:
     """First drafts by task and position, with their 95 % intervals."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for task in baseline.tasks:
         for bucket in task.buckets:
             accepted, drafted = bucket.counts.trials(0)
