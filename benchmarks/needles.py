@@ -177,7 +177,7 @@ def select(op: CachedAttention, scene: Scene) -> BoolArray:
     """The op's own selection for the last row: ``[blocks]``."""
     length = len(scene.keys)
     blocks = -(-length // op.block)
-    summary = np.zeros((1, 1, blocks, op.summary_vectors, op.head_dim), dtype=np.float32)
+    summary = np.zeros((1, 1, blocks, op.summary_vectors, op.head_dim), dtype=np.float16)
     summaries.refresh(op, summary[0], scene.keys[None], blocks=range(blocks), length=length)
     seen = selected_blocks(
         op,

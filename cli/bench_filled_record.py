@@ -30,7 +30,7 @@ HEADER = (
 )
 KV_BYTES = {"fp32": 4, "fp16": 2, "int8": 1}
 SCALE_BYTES = 2
-SUMMARY_BYTES = 4
+SUMMARY_BYTES = 2
 
 
 def filled_records(

@@ -60,7 +60,7 @@ def device_record(board: PlannedTarget) -> dict[str, Any]:
 
 def exported_record(model: PlannedModel, *, context: int) -> dict[str, Any]:
     """What the exporter writes, and a runtime allocates, for the ``cpu`` target: exact."""
-    attention = attention_of(model.spec, model.attention, kv=model.kv, summaries="fp32")
+    attention = attention_of(model.spec, model.attention, kv=model.kv)
     states = {"backbone": attention.layers, "mtp": attention.mtp}
     return {
         "basis": "exact",
@@ -69,7 +69,7 @@ def exported_record(model: PlannedModel, *, context: int) -> dict[str, Any]:
         "weight_bytes": weight_bytes(model.geometry, model.exported(model.weights)),
         "kv": model.kv,
         "state_bytes": {
-            graph: state_bytes(ops, context=context, batch=1, summaries="fp32")
+            graph: state_bytes(ops, context=context, batch=1)
             for graph, ops in states.items()
             if ops
         },

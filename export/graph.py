@@ -183,7 +183,7 @@ def _states(name: str, ops: Sequence[CachedAttention], engine: Target) -> Iterat
             "v_cache": ("kv", cache_dtype, cache),
             "k_scale": ("kv", "float16", scales),
             "v_scale": ("kv", "float16", scales),
-            "summary": ("summary", plain, (*blocks, op.summary_vectors, op.head_dim)),
+            "summary": ("summary", "float16", (*blocks, op.summary_vectors, op.head_dim)),
         }
         for state in op.states:
             kind, dtype, shape = forms[state]

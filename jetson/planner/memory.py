@@ -135,12 +135,7 @@ def activation_bytes(model: Model, workload: Workload) -> int:
 def _state_parts(model: Model, workload: Workload) -> list[MemoryPart]:
     kept: list[MemoryPart] = []
     for graph, ops in (("", model.attention.layers), ("MTP ", model.attention.mtp)):
-        states = state_bytes(
-            ops,
-            context=workload.context,
-            batch=workload.batch,
-            summaries=model.attention.summaries,
-        )
+        states = state_bytes(ops, context=workload.context, batch=workload.batch)
         kept += [
             _part(f"{graph}{kind}", size, "exact", f"{workload.batch} × {workload.context} tokens")
             for kind, size in states.items()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from selfdraft.jetson.planner.geometry import Geometry
 from selfdraft.manifest import BLOCK_TOKENS, AttentionPlan, AttentionSpec, ModelSpec, capacity_for
@@ -15,12 +14,10 @@ from selfdraft.trt_plugins.cached_attention.from_manifest import layer_ops, mtp_
 
 KV_BYTES = {"fp32": 4, "fp16": 2, "int8": 1}
 SCALE_BYTES = 2
-SUMMARY_BYTES = {"fp32": 4, "fp16": 2}
+SUMMARY_BYTES = 2
 SHARED_ROWS = 0.9
 """Share of its blocks that each further row of a step has in common with those before it; the
 long-context benchmark measured 0.89 to 0.92 with correlated rows (docs/benchmarks.md)."""
-
-SummaryType = Literal["fp32", "fp16"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,17 +26,13 @@ class Attention:
 
     layers: tuple[CachedAttention, ...]
     mtp: tuple[CachedAttention, ...]
-    summaries: SummaryType = "fp16"
 
 
-def attention_of(
-    spec: ModelSpec, plan: AttentionPlan | None, *, kv: KvDtype, summaries: SummaryType = "fp16"
-) -> Attention:
+def attention_of(spec: ModelSpec, plan: AttentionPlan | None, *, kv: KvDtype) -> Attention:
     """Every layer of a model by its plan; None: dense."""
     return Attention(
         layers=layer_ops(spec, plan, kv_dtype=kv),
         mtp=(mtp_op(spec, plan, kv_dtype=kv),) if spec.mtp else (),
-        summaries=summaries,
     )
 
 
@@ -65,9 +58,7 @@ def sparse_plan(spec: ModelSpec, *, budget_tokens: int) -> AttentionPlan:
     return AttentionPlan(layers=(layer,) * spec.num_layers, mtp=window if spec.mtp else None)
 
 
-def state_bytes(
-    ops: Sequence[CachedAttention], *, context: int, batch: int, summaries: SummaryType
-) -> dict[str, int]:
+def state_bytes(ops: Sequence[CachedAttention], *, context: int, batch: int) -> dict[str, int]:
     """Bytes kept for ``batch`` sequences of ``context`` tokens: kv (scales included), summary."""
     capacity = capacity_for(context)
     kept = {"kv": 0, "summary": 0}
@@ -76,18 +67,16 @@ def state_bytes(
         row += 2 * SCALE_BYTES if op.kv_dtype == "int8" else 0
         kept["kv"] += batch * op.num_kv_heads * capacity * row
         blocks = capacity // op.block * op.num_kv_heads * op.summary_vectors * op.head_dim
-        kept["summary"] += batch * blocks * SUMMARY_BYTES[summaries]
+        kept["summary"] += batch * blocks * SUMMARY_BYTES
     return {kind: size for kind, size in kept.items() if size}
 
 
-def read_bytes(
-    ops: Sequence[CachedAttention], *, length: int, rows: int, summaries: SummaryType
-) -> int:
+def read_bytes(ops: Sequence[CachedAttention], *, length: int, rows: int) -> int:
     """Bytes that one step of ``rows`` rows reads of KV and summaries at ``length`` tokens."""
-    return sum(_layer_reads(op, length, rows, summaries) for op in ops) if length else 0
+    return sum(_layer_reads(op, length, rows) for op in ops) if length else 0
 
 
-def _layer_reads(op: CachedAttention, length: int, rows: int, summaries: SummaryType) -> int:
+def _layer_reads(op: CachedAttention, length: int, rows: int) -> int:
     seen = seen_tokens(op, length=length)
     row = 2 * op.head_dim * KV_BYTES[op.kv_dtype]
     row += 2 * SCALE_BYTES if op.kv_dtype == "int8" else 0
@@ -97,4 +86,4 @@ def _layer_reads(op: CachedAttention, length: int, rows: int, summaries: Summary
     # Dense steps, and those that the budget covers, score nothing.
     scored = math.ceil(length / op.block) if tokens < length else 0
     vectors = scored * op.summary_vectors * op.head_dim
-    return op.num_kv_heads * (tokens * row + vectors * SUMMARY_BYTES[summaries])
+    return op.num_kv_heads * (tokens * row + vectors * SUMMARY_BYTES)

@@ -100,7 +100,7 @@ def draft_bytes(model: Model, *, length: int) -> int:
 
 
 def _cache_bytes(model: Model, ops: Sequence[CachedAttention], length: int, rows: int) -> int:
-    return read_bytes(ops, length=length, rows=rows, summaries=model.attention.summaries)
+    return read_bytes(ops, length=length, rows=rows)
 
 
 def step_ms(

@@ -59,7 +59,7 @@ def test_sparse_reads_its_budget_and_dense_everything(records: list[dict[str, An
         elif record["drafts"] == 0:
             # Budgets of 640 and 256 tokens, or a quarter of the context.
             assert first == 10 and rest == max(4, -(-in_use // 4))
-            vectors = 2 * 16 * 4 * 2  # two vectors of head_dim 16, fp32, two kv heads
+            vectors = 2 * 16 * 2 * 2  # two vectors of head_dim 16, fp16, two kv heads
             assert record["bytes_read"]["summaries"] == 2 * in_use * vectors
             assert record["bytes_read"]["kv"] == 2 * 2 * 16 * 64 * (first + rest)
             assert record["bytes_read"]["scales"] == 2 * 2 * 2 * 64 * (first + rest)
@@ -238,4 +238,4 @@ def test_bytes_of_a_covered_step_hold_no_summaries(sparse_bundle: Path) -> None:
     found = bytes_read(load_manifest(sparse_bundle), entry)
     # The first layer's 640 tokens cover the context: dense, no more rows than there are.
     assert found["kv"] == 2 * 2 * 16 * (600 + 256)
-    assert found["summaries"] == 10 * 2 * 2 * 16 * 4
+    assert found["summaries"] == 10 * 2 * 2 * 16 * 2

@@ -147,7 +147,7 @@ def test_states_are_those_that_the_exported_graphs_declare(name, batch) -> None:
 
     options = ATTENTIONS[name]
     attention = options.plan(SPEC)
-    own = attention_of(SPEC, attention, kv=options.kv, summaries="fp32")
+    own = attention_of(SPEC, attention, kv=options.kv)
     for graph, ops in (("backbone", own.layers), ("mtp", own.mtp)):
         exported = graph_ops(graph, SPEC, attention, kv_dtype=options.kv)
         declared: dict[str, int] = {}
@@ -155,7 +155,7 @@ def test_states_are_those_that_the_exported_graphs_declare(name, batch) -> None:
             shape = state.sizes(batch=batch, capacity=capacity_for(1000))
             size = math.prod(shape) * np.dtype(state.dtype).itemsize
             declared[state.kind] = declared.get(state.kind, 0) + size
-        assert state_bytes(ops, context=1000, batch=batch, summaries="fp32") == declared
+        assert state_bytes(ops, context=1000, batch=batch) == declared
 
 
 def test_a_tied_head_costs_nothing_unless_it_is_stored_otherwise() -> None:

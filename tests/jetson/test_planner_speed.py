@@ -147,7 +147,7 @@ def test_sparse_rows_read_their_budget_and_all_summaries() -> None:
     )
 
     def reads(length: int, rows: int = 1) -> int:
-        return read_bytes([op], length=length, rows=rows, summaries="fp16")
+        return read_bytes([op], length=length, rows=rows)
 
     row = 2 * 64 * 2
     assert reads(4096) == 2 * 4096 * row, "the budget covers it: no summaries"

@@ -15,6 +15,8 @@ difference grows with the square root of the length (about 60 · 6e-8 = 4e-6); t
 covers a handful of layers."""
 FP64_AGAINST_FP32 = 5e-5
 """NumPy fp64 against an fp32 engine: as above, without the errors partly cancelling."""
+FP16_STEP = 1e-3
+"""One step of fp16 (2^-10): where a sum of either engine falls on the other side of a rounding."""
 
 
 def assert_close(

@@ -70,7 +70,7 @@ def _model(op: CachedAttention, *, one_row_kernel: bool) -> onnx.ModelProto:
     node = helper.make_node("Op", list(op.inputs), list(op.outputs), domain=function.domain)
     types = {"past_len": TensorProto.INT64, "row_count": TensorProto.INT64}
     types |= {"attend_all": TensorProto.INT64, "k_scale": TensorProto.FLOAT16}
-    types |= {"v_scale": TensorProto.FLOAT16}
+    types |= {"v_scale": TensorProto.FLOAT16, "summary": TensorProto.FLOAT16}
     types |= {"k_cache": STATE_TYPES[op.kv_dtype][0], "v_cache": STATE_TYPES[op.kv_dtype][0]}
     ranks = {"q": 3, "k": 3, "v": 3, "k_cache": 4, "v_cache": 4, "k_scale": 3, "v_scale": 3}
     ranks |= {"summary": 5, "past_len": 1, "row_count": 1, "attend_all": 1, "y": 3}

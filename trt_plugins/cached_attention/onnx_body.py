@@ -48,7 +48,7 @@ def function_text(
     parts += [_append_or_kernel(op) if kernel else _append(op)]
     if op.summary_vectors:
         parts += [update_summaries(op)]
-    parts += [_queries(op), _dense_bias(op), _attention(op, kernel=kernel)]
+    parts += [_dense_bias(op), _attention(op, kernel=kernel)]
     return (
         f'<opset_import: ["" : {opset}, "{CONTRIB}" : 1], domain: "{OP_DOMAIN}">\n'
         f"{name} ({', '.join(op.inputs)}) => ({', '.join(op.outputs)})\n"
@@ -165,7 +165,6 @@ def _queries(op: CachedAttention) -> str:
   q_flat_shape = Constant <value = int64[4] {{0, {op.num_kv_heads}, -1, {op.head_dim}}}> ()
   q_flat = Reshape (q_heads, q_flat_shape)
   mixed_shape = Constant <value = int64[4] {{0, {op.num_heads}, -1, {op.head_dim}}}> ()
-  y_shape = Constant <value = int64[3] {{0, 0, {op.num_heads * op.head_dim}}}> ()
 """
 
 
@@ -194,15 +193,17 @@ def _conditions(op: CachedAttention, *, kernel: bool) -> str:
 
 def _attention(op: CachedAttention, *, kernel: bool) -> str:
     """``y``, and ``blocks_read`` of selectors that count, from the first way that serves the step."""
+    y_shape = f"""
+  y_shape = Constant <value = int64[3] {{0, 0, {op.num_heads * op.head_dim}}}> ()
+"""
     if op.selector == "all":
-        computed = _dense(op, "dense_y" if kernel else "y")
-        if not kernel:
-            return computed
-        return _kernel_or(op, computed, "dense_y")
+        computed = _queries(op) + _dense(op, "dense_y" if kernel else "y")
+        return y_shape + (_kernel_or(op, computed, "dense_y") if kernel else computed)
     lists = onnx_rows.row_masks(op)
     lists += onnx_selection.scored_blocks(op) if onnx_selection.scores_blocks(op) else ""
     outputs = ("chosen_y", "chosen_read") if kernel else ("y", "blocks_read")
     computed = f"""
+{_queries(op)}
   {", ".join(outputs)} = If (dense) <
     then_branch = every_block () => ({_y(op)} dense_y, int64[1] dense_read) {{
 {_dense(op, "dense_y")}
@@ -216,7 +217,7 @@ def _attention(op: CachedAttention, *, kernel: bool) -> str:
 """
     if kernel:
         computed = _kernel_or(op, computed, "chosen_y")
-    return lists + computed
+    return y_shape + lists + computed
 
 
 def _y(op: CachedAttention) -> str:

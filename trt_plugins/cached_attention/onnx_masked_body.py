@@ -15,7 +15,7 @@ from selfdraft.trt_plugins.cached_attention.onnx_selection import (
     block_logits,
     block_scores,
 )
-from selfdraft.trt_plugins.cached_attention.onnx_summaries import new_summaries
+from selfdraft.trt_plugins.cached_attention.onnx_summaries import update_summaries_by_rows
 
 
 def masked_function_text(op: CachedAttention, *, name: str, opset: int) -> str:
@@ -23,7 +23,7 @@ def masked_function_text(op: CachedAttention, *, name: str, opset: int) -> str:
     assert op.kv_dtype != "fp32", "Orin's caches are fp16 or int8"
     parts = [CONSTANTS, _sizes(op), _append(op), _cached_blocks(op)]
     if op.summary_vectors:
-        parts += [new_summaries(op, _gathered), _store_summaries()]
+        parts += [update_summaries_by_rows(op, _gathered)]
     parts += [_queries(op), _visible_tokens(op)]
     if op.selector != "all":
         parts += [_visible_blocks(op), _blocks_read()]
@@ -125,13 +125,6 @@ def _dequantised(name: str) -> str:
 def _gathered(op: CachedAttention, name: str, ids: str, result: str) -> str:
     del op
     return f"\n  {result} = GatherND <batch_dims = 2> ({name}_blocks, {ids})\n"
-
-
-def _store_summaries() -> str:
-    return """
-  summary_half = Cast <to = 10> (summary_rows)
-  summary_out = ScatterND (summary, summary_index, summary_half)
-"""
 
 
 def _queries(op: CachedAttention) -> str:

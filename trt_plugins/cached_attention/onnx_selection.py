@@ -276,13 +276,15 @@ def _summary_product(queries: str, per_block: int, width: int) -> str:
   scored_rows = Mul (num_scored_1d, per_block)
   head_raw = If (nearly_full) <
     then_branch = with_all () => (float[B,H,G,N] raw_of_all) {{
-  all_t = Transpose <perm = [0, 1, 3, 2]> (summary_rows_all)
+  all_float = Cast <to = 1> (summary_rows_all)
+  all_t = Transpose <perm = [0, 1, 3, 2]> (all_float)
   raw_whole = MatMul ({queries}, all_t)
   raw_of_all = Slice (raw_whole, zeros, scored_rows, threes)
     }},
     else_branch = with_used () => (float[B,H,G,N] raw_of_used) {{
   summary_used = Slice (summary_rows_all, zeros, scored_rows, twos)
-  used_t = Transpose <perm = [0, 1, 3, 2]> (summary_used)
+  used_float = Cast <to = 1> (summary_used)
+  used_t = Transpose <perm = [0, 1, 3, 2]> (used_float)
   raw_of_used = MatMul ({queries}, used_t)
     }}
   >

@@ -40,15 +40,35 @@ def update_summaries(op: CachedAttention) -> str:
 
     infllm_v2 starts one block earlier and reads one block more: its windows reach on.
     """
-    return f"""
-{new_summaries(op, gather_blocks)}
-  summary_out = ScatterND (summary, summary_index, summary_rows)
+    count = """
+  touched_span = Sub (last_touched, first_touched)
+  touched_most = ReduceMax <keepdims = 0> (touched_span)
+  touched_least = Max (touched_most, zero)
+  touched_end = Add (touched_least, one)
+  touched_count = Unsqueeze (touched_end, zeros)
 """
+    return _summaries(op, gather_blocks, count)
 
 
-def new_summaries(op: CachedAttention, gather: Gather) -> str:
-    """``summary_rows [B, R, Hkv, vectors, d]`` fp32, and ``summary_index`` where they are stored."""
-    reach = 1 if op.selector == "infllm_v2" else 0
+def update_summaries_by_rows(op: CachedAttention, gather: Gather) -> str:
+    """As ``update_summaries``, with shapes that follow from the number of rows alone."""
+    count = f"""
+  touched_span = Div (rows, blocks_of)
+  touched_extra = Constant <value = int64[1] {{{2 + _reach(op)}}}> ()
+  touched_count = Add (touched_span, touched_extra)
+  touched_end = Squeeze (touched_count, zeros)
+"""
+    return _summaries(op, gather, count)
+
+
+def _reach(op: CachedAttention) -> int:
+    """Blocks before the one of ``past_len - 1`` that windows reach out of."""
+    return 1 if op.selector == "infllm_v2" else 0
+
+
+def _summaries(op: CachedAttention, gather: Gather, count: str) -> str:
+    """``count`` gives ``touched_end`` (and ``touched_count [1]``): how many blocks of a slot to look at."""
+    reach = _reach(op)
     return f"""
   reach = Constant <value = int64 {{{reach}}}> ()
   before = Sub (past_len, one)
@@ -58,10 +78,7 @@ def new_summaries(op: CachedAttention, gather: Gather) -> str:
   last_row = Sub (length, one)
   last_kept = Max (last_row, zero)
   last_touched = Div (last_kept, block)
-  touched_span = Div (rows, blocks_of)
-  touched_extra = Constant <value = int64[1] {{{2 + reach}}}> ()
-  touched_count = Add (touched_span, touched_extra)
-  touched_end = Squeeze (touched_count, zeros)
+{count}
   touched_step = Range (zero, touched_end, one)
   first_column = Unsqueeze (first_touched, ones)
   last_column = Unsqueeze (last_touched, ones)
@@ -74,7 +91,9 @@ def new_summaries(op: CachedAttention, gather: Gather) -> str:
   touched_ids = Expand (touched_4d, touched_shape)
 {gather(op, "k", "touched_ids", "touched_k")}
 {_infllm_vectors(op, gather) if reach else _spread_vectors(op)}
-  summary_rows = Transpose <perm = [0, 2, 1, 3, 4]> (summary_new)
+  summary_half = Cast <to = 10> (summary_new)
+  summary_rows = Transpose <perm = [0, 2, 1, 3, 4]> (summary_half)
+  summary_out = ScatterND (summary, summary_index, summary_rows)
 """
 
 

@@ -41,7 +41,7 @@ def cached_attention(
     v_cache: CacheArray,
     k_scale: NDArray[np.float16] | None = None,
     v_scale: NDArray[np.float16] | None = None,
-    summary: NDArray[np.float32] | None = None,
+    summary: NDArray[np.float16] | None = None,
     past_len: IntArray,
     row_count: IntArray,
     attend_all: IntArray,
@@ -49,7 +49,7 @@ def cached_attention(
     """Append k, v at ``past_len``, recompute the summaries touched, and attend.
 
     ``q [B, n, Hq d]``, ``k, v [B, n, Hkv d]``; caches ``[B, Hkv, S, d]`` (int8 with scales
-    ``[B, Hkv, S]`` fp16) and ``summary [B, Hkv, S / 64, vectors, d]`` fp32 are updated in place;
+    ``[B, Hkv, S]`` fp16) and ``summary [B, Hkv, S / 64, vectors, d]`` fp16 are updated in place;
     ``past_len, row_count, attend_all [B]``. Rows beyond ``row_count`` write nothing and give
     zeros. The last cache slot is scratch, so ``past_len + row_count <= S - 1``. Raises
     ``ValueError`` for other shapes, types or lengths, and for states the op does not have.
@@ -199,7 +199,6 @@ def _check_states(op: CachedAttention, states: dict[str, NDArray[Any]]) -> None:
     kinds = {"fp32": ("float32", "float64"), "fp16": ("float16",), "int8": ("int8",)}
     for name, array in states.items():
         dtypes = kinds[op.kv_dtype] if name.endswith("cache") else ("float16",)
-        dtypes = ("float32",) if name == "summary" else dtypes
         if array.shape != shapes[name] or array.dtype.name not in dtypes:
             raise ValueError(
                 f"{name} is {array.dtype} {array.shape}, "

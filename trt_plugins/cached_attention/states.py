@@ -38,6 +38,6 @@ def empty_states(
         "v_cache": (cache, cache_type),
         "k_scale": (cache[:3], np.float16),
         "v_scale": (cache[:3], np.float16),
-        "summary": (blocks, np.float32),
+        "summary": (blocks, np.float16),
     }
     return {name: np.zeros(*forms[name]) for name in op.states}

@@ -36,7 +36,7 @@ def stale_blocks(op: CachedAttention, *, past_len: int, rows: int) -> range:
 def refresh(
     op: CachedAttention, summary: FloatArray, keys: FloatArray, *, blocks: range, length: int
 ) -> None:
-    """Recompute ``summary [Hkv, blocks, vectors, d]`` of ``blocks`` in place.
+    """Recompute ``summary [Hkv, blocks, vectors, d]`` of ``blocks`` in place, rounded to its fp16.
 
     ``keys [Hkv, T, d]``, of which the first ``length`` tokens count. What is not complete yet is
     taken over the tokens so far; a window without any token stays as it is.
@@ -47,8 +47,8 @@ def refresh(
         elif op.summary_vectors:
             begin = block * op.block
             tokens = keys[:, begin : min(begin + op.block, length)].astype(np.float64)
-            # Infinite keys are legal input; their spread is NaN.
-            with np.errstate(invalid="ignore"):
+            # Infinite keys, and those beyond fp16, are legal input; their spread may be NaN.
+            with np.errstate(invalid="ignore", over="ignore"):
                 centre, spread = _moments(tokens) if op.selector == "mean_std" else _box(tokens)
             summary[:, block, 0], summary[:, block, 1] = centre, spread
 
