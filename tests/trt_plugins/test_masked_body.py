@@ -23,11 +23,11 @@ ERROR = 2e-3
 
 
 def cpu_layout(states: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Caches and scales ``[B, Hkv, S, ...]`` from ``[B, N, Hkv, 64, ...]``, summaries in fp32."""
+    """Caches and scales ``[B, Hkv, S, ...]`` from ``[B, N, Hkv, 64, ...]``; summaries as they are."""
     found = {}
     for name, array in states.items():
         if name == "summary":
-            found[name] = array.astype(np.float32)
+            found[name] = array.copy()
         else:
             heads = np.moveaxis(array, 2, 1)
             found[name] = heads.reshape(*heads.shape[:2], -1, *heads.shape[4:]).copy()
