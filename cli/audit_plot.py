@@ -21,6 +21,11 @@ def check_plot(path: Path) -> None:
             f"--plot {path} is no .svg file, and figures are written as SVG",
             hint=f"give --plot {path.with_suffix('.svg')}",
         )
+    if not path.parent.is_dir():
+        raise ResourceError(
+            f"--plot {path}: there is no folder {path.parent}",
+            hint=f"make it: mkdir -p {path.parent}",
+        )
 
 
 def write_plot(path: Path, report: AuditReport, *, title: str) -> None:

@@ -68,15 +68,16 @@ def command(
         ),
     ] = None,
     block_spread: Annotated[
-        float,
+        float | None,
         typer.Option(
             "--block-spread",
             min=0,
             max=1,
             metavar="S",
             help="Of those rows: 0.1 lets neighbours share nine blocks in ten, 0 each choose for itself.",
+            show_default="0.1",
         ),
-    ] = 0.1,
+    ] = None,
     drafts: Annotated[
         str | None,
         typer.Option(
@@ -187,7 +188,13 @@ def command(
     from selfdraft.cli.bench_filled import bench_filled, filled_options
     from selfdraft.cli.bench_head import bench_head
     from selfdraft.cli.session import EngineOptions, open_session
+    from selfdraft.cli.synthetic_cache import Content
 
+    if block_spread is not None and attention is None:
+        raise ConfigError(
+            "--block-spread describes the random rows of --attention, which is not given",
+            hint="add --attention sparse,dense, or leave it out",
+        )
     session = open_session(
         bundle, EngineOptions(backend=backend, threads=threads, chunk=chunk, prefill=prefill)
     )
@@ -208,7 +215,7 @@ def command(
             repeats=repeats,
             warmup=warmup,
             forced_acceptance=forced,
-            block_spread=block_spread,
+            content=Content() if block_spread is None else Content(block_spread=block_spread),
         )
         bench_filled(session, filled, head=bench_head(session), as_json=json_output)
         return

@@ -11,6 +11,7 @@ from selfdraft.runtime.slot_checks import has_sparse_layers
 if TYPE_CHECKING:
     from selfdraft.cli.measure_filled import Attention, FilledOptions
     from selfdraft.cli.session import Session
+    from selfdraft.cli.synthetic_cache import Content
 
 DEFAULT_TOKENS = 16
 
@@ -25,12 +26,11 @@ def filled_options(
     repeats: int,
     warmup: int,
     forced_acceptance: tuple[float, ...] | None,
-    block_spread: float,
+    content: Content,
 ) -> FilledOptions:
     """The options as far as the bundle can do them. Raises ``ConfigError``, ``ResourceError``."""
     from selfdraft.cli.bench import check_forced, check_room
     from selfdraft.cli.measure_filled import FilledOptions
-    from selfdraft.cli.synthetic_cache import Content
 
     tokens = tokens or DEFAULT_TOKENS
     contexts = contexts or (session.bundle.manifest.limits.context_length,)
@@ -54,7 +54,7 @@ def filled_options(
         repeats=repeats,
         warmup=warmup,
         forced_acceptance=forced_acceptance,
-        content=Content(block_spread=block_spread),
+        content=content,
     )
 
 

@@ -118,9 +118,10 @@ def command(
     from selfdraft.cli.chat_loop import Chat, ChatView
     from selfdraft.cli.prompts import ReplyOptions, SamplingOptions
     from selfdraft.cli.reply_shape import StructureOptions, ThinkingOptions
-    from selfdraft.cli.reply_tokens import TokenOptions
+    from selfdraft.cli.reply_tokens import TokenOptions, check_logprobs
     from selfdraft.cli.session import EngineOptions, open_session
 
+    check_logprobs(logprobs, as_json=json_output)
     sampling = SamplingOptions(
         mode=mode, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed
     )

@@ -18,6 +18,7 @@ from selfdraft.cli.interrupts import stop_on_interrupt
 from selfdraft.cli.prompts import ReplyOptions, prompt_args, reply_request
 from selfdraft.cli.reply import (
     Reply,
+    cut_text,
     rate_text,
     reply_record,
     stream_reply,
@@ -168,6 +169,8 @@ class Chat:
             bundle = str(self._session.bundle.path)
             print_json_line(reply_record(reply, bundle=bundle, prompt_ids=ids))
         self._comment(reply)
+        if cut := cut_text(reply, request):
+            note(cut)
 
     def _check_room(self, num_tokens: int) -> None:
         """Refuse a turn that leaves no room for a reply, before anything is computed."""

@@ -150,7 +150,7 @@ def command(
     from selfdraft.cli.chunked import ChunkOptions
     from selfdraft.cli.prompts import ReplyOptions, SamplingOptions, read_prompt
     from selfdraft.cli.reply_shape import StructureOptions, ThinkingOptions
-    from selfdraft.cli.reply_tokens import TokenOptions
+    from selfdraft.cli.reply_tokens import TokenOptions, check_logprobs
     from selfdraft.cli.session import EngineOptions, open_session
 
     sampling = SamplingOptions(
@@ -239,6 +239,7 @@ def command(
             bit_exact=bit_exact,
         ),
     )
+    check_logprobs(logprobs, as_json=json_output)
     shown = Shown(stream=not no_stream, provenance=show_provenance, as_json=json_output)
     _generate(session, text, reply, raw=raw, shown=shown, files=files, chunks=chunks, beams=beams)
 
@@ -264,9 +265,9 @@ def _generate(
     chunks: ChunkOptions,
 ) -> None:
     from selfdraft.cli.chunked import resumed_request, stream_chunks
-    from selfdraft.cli.console import TextWriter, note, print_json, prompt_progress
+    from selfdraft.cli.console import TextWriter, note, print_json_line, prompt_progress
     from selfdraft.cli.prompts import prompt_ids, reply_request
-    from selfdraft.cli.reply import reply_record, stream_reply, summary_line
+    from selfdraft.cli.reply import cut_text, reply_record, stream_reply, summary_line
 
     if raw and (options.system or options.template_args or options.thinking.prompt):
         raise ConfigError(
@@ -301,7 +302,7 @@ def _generate(
         if live:
             writer.finish()
     if shown.as_json:
-        print_json(
+        print_json_line(
             reply_record(reply, bundle=str(session.bundle.path), prompt_ids=request.prompt_ids)
         )
     else:
@@ -310,16 +311,18 @@ def _generate(
                 writer.write(text, drafted)
             writer.finish()
         note(summary_line(reply.result))
+    if cut := cut_text(reply, request):
+        note(cut)
     files.keep(loop, session, extra=kept)
 
 
 def _search(session: Session, request: Request, beams: BeamOptions, *, shown: Shown) -> None:
     from selfdraft.cli.beams import beam_record, beam_summary, beam_text, search
-    from selfdraft.cli.console import TextWriter, note, print_json
+    from selfdraft.cli.console import TextWriter, note, print_json_line
 
     result = search(session, request, beams)
     if shown.as_json:
-        print_json(beam_record(session, result, request))
+        print_json_line(beam_record(session, result, request))
         return
     writer = TextWriter()
     writer.write(beam_text(session, result.beams[0].tokens, request), False)

@@ -14,6 +14,13 @@ from selfdraft.runtime.result import GenerationResult, TokenEvent
 from selfdraft.runtime.thinking_record import ThinkingRate, ThinkingRecord
 
 SLOT = 0
+CUT_SHORT = {
+    "length": "give more --max-tokens",
+    "context": "give a larger --context, or a shorter prompt",
+    "closed": "let it run to its end",
+}
+"""Ends of replies that did not end by themselves, and what would let them."""
+STRUCTURE_NAMES = {"json_schema": "JSON schema", "regex": "pattern", "lark": "grammar"}
 SCHEMA = "selfdraft.generation/1"
 
 Show = Callable[[str, bool], None]
@@ -124,6 +131,17 @@ def summary_line(result: GenerationResult) -> str:
         parts.append(f"{result.reused_tokens} of {known} {kind} tokens reused")
     parts += [text for text in (attention_text([result]), audit_text([result])) if text]
     return " · ".join(parts)
+
+
+def cut_text(reply: Reply, request: Request) -> str | None:
+    """That a structured reply ended before what it must match did; None where it did not."""
+    reason = reply.result.finish_reason
+    if request.structured is None or reason not in CUT_SHORT:
+        return None
+    return (
+        f"the reply was cut off ({reason}), so it does not match its "
+        f"{STRUCTURE_NAMES[request.structured.kind]}; {CUT_SHORT[reason]}"
+    )
 
 
 def thinking_text(record: ThinkingRecord) -> str:

@@ -31,6 +31,7 @@ class ThinkingOptions:
 
     def __post_init__(self) -> None:
         if self.budget is not None:
+            self._check_prompt()
             return
         for name, value in (
             ("--wrap-up", self.wrap_up),
@@ -42,6 +43,13 @@ class ThinkingOptions:
                 raise ConfigError(
                     f"{name} means nothing without a budget", hint="give --thinking-budget N"
                 )
+
+    def _check_prompt(self) -> None:
+        if self.prompt is not None and BUDGET_MARK not in self.prompt:
+            raise ConfigError(
+                f"--budget-prompt does not say where the number goes: {BUDGET_MARK} is missing",
+                hint=f'for example: --budget-prompt "Think for at most {BUDGET_MARK} tokens."',
+            )
 
     def thinking(self, tokenizer: Tokenizer) -> Thinking | None:
         """The budget of the request. Raises ``ConfigError`` where no tags are known."""

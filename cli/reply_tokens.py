@@ -12,6 +12,12 @@ from selfdraft.runtime.logit_params import LogitParams
 from selfdraft.runtime.tokenizer import Tokenizer
 
 
+def check_logprobs(logprobs: int | None, *, as_json: bool) -> None:
+    """Refuse log-probabilities that nobody would see."""
+    if logprobs is not None and not as_json:
+        raise ConfigError("--logprobs shows in the JSON record only", hint="add --json")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenOptions:
     """What a reply may say and where it ends, as the command line gives it."""

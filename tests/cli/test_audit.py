@@ -167,6 +167,7 @@ def test_text_within_the_budget_gets_a_note(run: Any, reciter: Path, text: Path)
     ("arguments", "code", "part"),
     [
         (["--plot", "a.png"], 2, "a.png is no .svg"),
+        (["--plot", "absent/a.svg"], 4, "there is no folder absent"),
         (["--context", 5000], 4, "5000 tokens do not fit the context of 2048"),
         (["--text", "missing.txt"], 2, "missing.txt cannot be read"),
     ],

@@ -197,6 +197,16 @@ class HostStates:
         """They are filled in place."""
 
 
+def test_block_spread_without_random_rows_is_refused(sparse_bundle: Path) -> None:
+    from typer.testing import CliRunner
+
+    from selfdraft.cli.main import app
+
+    result = CliRunner().invoke(app, ["bench", str(sparse_bundle), "--block-spread", "0.2"])
+    assert result.exit_code == 2
+    assert "--attention, which is not given" in result.stderr
+
+
 def test_block_spread_decides_how_alike_rows_choose(engine: Any) -> None:
     def overlap(spread: float) -> float:
         options = FilledOptions(

@@ -126,6 +126,22 @@ def test_structured_output_follows_schema_pattern_and_grammar(
     assert run("generate", shared_bundle, "hi", "--grammar", lark, *options).stdout == "1+1+1\n"
 
 
+@pytest.mark.parametrize("shown", [(), ("--json",)], ids=["text", "json"])
+def test_structured_reply_that_is_cut_off_says_so(
+    run: Any, shared_bundle: Path, shown: tuple[str, ...]
+) -> None:
+    pytest.importorskip("llguidance", reason="grammars: pip install 'selfdraft[grammar]'")
+    cut = run("generate", shared_bundle, "hi", "--regex", "Hi;[0-9]{9}", "--max-tokens", 4, *shown)
+    assert cut.exit_code == 0
+    assert "cut off (length), so it does not match its pattern; give more --max-tok" in cut.stderr
+    whole = run("generate", shared_bundle, "hi", "--regex", "Hi;[0-9]{3}", *shown)
+    assert "cut off" not in whole.stderr
+
+
+def test_json_record_is_one_line(run: Any, shared_bundle: Path) -> None:
+    assert run("generate", shared_bundle, "hi", "--json").stdout.count("\n") == 1
+
+
 def test_beams_are_searched_and_printed_best_first(run: Any, shared_bundle: Path) -> None:
     options = ("--num-beams", 3, "--max-tokens", 20)
     assert run("generate", shared_bundle, "hi", *options, "--no-stream").stdout == REPLY + "\n"
@@ -192,7 +208,9 @@ def test_beams_refuse_what_they_cannot_honour(
         (("--think-end", "x"), "--think-end means nothing without a budget"),
         (("--thinking-budget", 1, "--think-end", ""), "a thinking tag is empty"),
         (("--thinking-budget", 1, "--wrap-up", "a</think>"), "holds the end tag"),
-        (("--thinking-budget", 1, "--budget-prompt", "x", "--raw"), "--budget-prompt mean nothing"),
+        (("--thinking-budget", 1, "--budget-prompt", "{budget}", "--raw"), "--budget-prompt mean"),
+        (("--thinking-budget", 1, "--budget-prompt", "x"), "{budget} is missing"),
+        (("--logprobs", 2), "--logprobs shows in the JSON record only"),
         (("--regex", "a", "--json-schema", "{}"), "not several"),
         (("--json-schema", "absent.json"), "absent.json cannot be read"),
         (("--grammar", "absent.lark"), "absent.lark cannot be read"),
