@@ -147,9 +147,10 @@ def test_states_are_those_that_the_exported_graphs_declare(name, batch) -> None:
 
     options = ATTENTIONS[name]
     attention = options.plan(SPEC)
-    own = attention_of(SPEC, attention, kv=options.kv)
+    kv = options.kv or "fp32"
+    own = attention_of(SPEC, attention, kv=kv)
     for graph, ops in (("backbone", own.layers), ("mtp", own.mtp)):
-        exported = graph_ops(graph, SPEC, attention, kv_dtype=options.kv)
+        exported = graph_ops(graph, SPEC, attention, kv_dtype=kv)
         declared: dict[str, int] = {}
         for state in graph_spec(graph, SPEC, exported, candidates=8).states:
             shape = state.sizes(batch=batch, capacity=capacity_for(1000))
