@@ -15,6 +15,7 @@ COMMANDS = {
     "verify": "Check a bundle against its files, its source and itself.",
     "audit": "Compare sparse with dense attention over a text.",
     "eval": "Measure retrieval and acceptance at length.",
+    "probe": "Find out why drafts are rejected.",
     "align": "Train the MTP head of a checkpoint, or give it one.",
     "generate": "Complete or answer one prompt.",
     "chat": "Talk with a model, turn by turn.",

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from selfdraft.export.attention_op import StepTensors
 from selfdraft.export.modules import DecoderLayer, Matrix, MtpHead, Rotary, rms_norm
-from selfdraft.export.weight_reader import CheckpointReader, WeightReader
+from selfdraft.export.weight_reader import EmbeddingReader, WeightReader
 from selfdraft.manifest import ModelSpec, Tap
 from selfdraft.trt_plugins.cached_attention.from_manifest import layer_ops, mtp_op
 
@@ -44,7 +44,7 @@ class Hidden:
 def run_backbone(
     spec: ModelSpec,
     reader: WeightReader,
-    embedding: CheckpointReader,
+    embedding: EmbeddingReader,
     ids: Ids,
     *,
     on_input: OnInput | None = None,
@@ -59,7 +59,7 @@ def run_backbone(
 def run_layers(
     spec: ModelSpec,
     reader: WeightReader,
-    embedding: CheckpointReader,
+    embedding: EmbeddingReader,
     ids: Ids,
     *,
     device: str = "cpu",
@@ -93,7 +93,7 @@ def run_layers(
 def run_mtp(
     spec: ModelSpec,
     reader: WeightReader,
-    embedding: CheckpointReader,
+    embedding: EmbeddingReader,
     ids: Ids,
     hidden: Tensor,
     *,
@@ -184,7 +184,7 @@ class _Told:
         self._on_input(self._name, inputs[0])
 
 
-def _table(embedding: CheckpointReader, ids: Ids) -> tuple[Tensor, Tensor]:
+def _table(embedding: EmbeddingReader, ids: Ids) -> tuple[Tensor, Tensor]:
     """Embedding rows of the tokens that occur, and the ids renumbered to them."""
     used, local = np.unique(ids, return_inverse=True)
     return torch.from_numpy(embedding.embedding_rows(used)), torch.from_numpy(

@@ -23,7 +23,7 @@ from selfdraft.export.layerwise import (
     run_mtp,
 )
 from selfdraft.export.weight_plan import DRAFT_HEAD, LM_HEAD
-from selfdraft.export.weight_reader import CheckpointReader, WeightReader
+from selfdraft.export.weight_reader import EmbeddingReader, WeightReader
 from selfdraft.manifest import ModelSpec, Scores, Tap
 
 SEQUENCE = 256
@@ -82,7 +82,7 @@ class Passed:
 def pass_backbone(
     spec: ModelSpec,
     reader: WeightReader,
-    embedding: CheckpointReader,
+    embedding: EmbeddingReader,
     text: Text,
     *,
     on_input: OnInput | None = None,
@@ -108,7 +108,7 @@ def pass_backbone(
 def acceptance(
     spec: ModelSpec,
     reader: WeightReader,
-    embedding: CheckpointReader,
+    embedding: EmbeddingReader,
     text: Text,
     passed: Passed,
     *,
@@ -120,6 +120,22 @@ def acceptance(
     Row p drafts for position p + 2 from the text up to p + 1; the backbone's choice for the same
     position is that of its row p + 1.
     """
+    drafts = first_drafts(spec, reader, embedding, text, passed, tap=tap, on_input=on_input)
+    agreed = drafts == passed.choices[:, 1:]
+    return float(agreed.double().mean())
+
+
+def first_drafts(
+    spec: ModelSpec,
+    reader: WeightReader,
+    embedding: EmbeddingReader,
+    text: Text,
+    passed: Passed,
+    *,
+    tap: Tap,
+    on_input: OnInput | None = None,
+) -> Tensor:
+    """The first draft of every row ``[B, T - 1]``."""
     assert spec.mtp is not None
     out = run_mtp(spec, reader, embedding, text.ids, passed.hidden.tap(tap), on_input=on_input)
     rows = out.flatten(0, 1)
@@ -128,11 +144,10 @@ def acceptance(
     else:
         ids = torch.from_numpy(reader.draft_ids())
         drafts = ids[best_tokens(reader, DRAFT_HEAD, rows).choices]
-    agreed = drafts.reshape(out.shape[:2]) == passed.choices[:, 1:]
-    return float(agreed.double().mean())
+    return drafts.reshape(out.shape[:2])
 
 
-def score(spec: ModelSpec, reader: WeightReader, embedding: CheckpointReader, text: Text) -> Scores:
+def score(spec: ModelSpec, reader: WeightReader, embedding: EmbeddingReader, text: Text) -> Scores:
     """Perplexity, and acceptance at the manifest's tap where there is a head."""
     passed = pass_backbone(spec, reader, embedding, text)
     accepted = None

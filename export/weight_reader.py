@@ -38,6 +38,14 @@ class WeightReader(Protocol):
         ...
 
 
+class EmbeddingReader(Protocol):
+    """Gives rows of the embedding table."""
+
+    def embedding_rows(self, ids: NDArray[np.int64]) -> Array:
+        """Rows ``ids`` ``[len(ids), H]``."""
+        ...
+
+
 class CheckpointReader:
     """What a checkpoint's tensors become, before anything is quantised."""
 
