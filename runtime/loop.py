@@ -11,21 +11,20 @@ Rejecting is not advancing the lengths. Without drafts step 1 falls away: plain 
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from selfdraft.errors import ConfigError
 from selfdraft.manifest import MAX_STEP_ROWS, RESERVE_SLOTS, capacity_for
+from selfdraft.runtime.adaptive.policy import DraftPolicy
 from selfdraft.runtime.attention_record import BlockCounter
-from selfdraft.runtime.backend import BackboneOutput, Backend, DeviceTensor
+from selfdraft.runtime.backend import BackboneOutput, Backend, Step
 from selfdraft.runtime.chain_rows import ChainRows
-from selfdraft.runtime.draft import Drafter, MtpDrafter
-from selfdraft.runtime.drawn_drafts import DrawnDrafts
+from selfdraft.runtime.drafting import Drafting
 from selfdraft.runtime.loop_options import (
     check_request,
     checked,
-    checked_drafts,
+    checked_policy,
     verify_arrays,
 )
 from selfdraft.runtime.prefill import SPARSE_CHUNK_ROWS, OnProgress, Prefill
@@ -34,18 +33,28 @@ from selfdraft.runtime.result import GenerationResult, TokenEvent
 from selfdraft.runtime.run import Run, start_run
 from selfdraft.runtime.slot_cache import SlotCache
 from selfdraft.runtime.slot_checks import check_fits, check_states, checked_prefill_attention
-from selfdraft.runtime.slots import SlotTable
+from selfdraft.runtime.slots import SlotTable, StepArrays
 from selfdraft.runtime.step_audit import StepAudit
-from selfdraft.runtime.verify import ForcedAcceptance, Verdict, accept_while_equal
+from selfdraft.runtime.verify import (
+    Agrees,
+    ForcedAcceptance,
+    Verdict,
+    accept_while_equal,
+    same_token,
+)
 
 if TYPE_CHECKING:
     from selfdraft.runtime.tokenizer import Tokenizer
 
 
+Rates = Sequence[float] | Callable[[int], Sequence[float]]
+
+
 class DecodeLoop:
     """Continues up to ``batch`` sequences together on one backend.
 
-    ``drafts``: drafts of a step, 0 to 8; None: 1 where the bundle has an MTP head, else 0.
+    ``drafts``: drafts of a step, 0 to 8, or what decides on them step by step; None: 1 where the
+    bundle has an MTP head, else 0.
     ``context_length``, ``prefill_rows``: None takes the bundle's limits. ``prefill_attention``:
     prompts attend densely, or as a decode step does (64 rows at a time by default). ``step_rows`` pads
     decode steps to at least so many rows, so that plain and speculative decoding run the same kernels.
@@ -59,12 +68,12 @@ class DecodeLoop:
         backend: Backend,
         *,
         batch: int = 1,
-        drafts: int | None = None,
+        drafts: int | DraftPolicy | None = None,
         context_length: int | None = None,
         prefill_rows: int | None = None,
         prefill_attention: str = "dense",
         step_rows: int = 1,
-        forced_acceptance: Sequence[float] | None = None,
+        forced_acceptance: Rates | None = None,
         audit_every: int | None = None,
         tokenizer: Tokenizer | None = None,
     ) -> None:
@@ -73,7 +82,9 @@ class DecodeLoop:
             raise ConfigError(f"batch is {batch}", hint="give batch a value from 1")
         self._backend = backend
         self._tokenizer = tokenizer
-        self.drafts = checked_drafts(backend, drafts)
+        policy = checked_policy(backend, drafts)
+        self.drafts = policy.most
+        self._clock = policy.clock
         self.context_length = checked(
             "context_length", context_length, limits.context_length, 2, limits.context_length
         )
@@ -84,18 +95,24 @@ class DecodeLoop:
         if self.prefill_attention == "sparse":
             usual_rows = min(usual_rows, SPARSE_CHUNK_ROWS)
         chunk_rows = checked("prefill_rows", prefill_rows, usual_rows, 1, limits.context_length)
-        num_rows = max(self.drafts + 1, checked("step_rows", step_rows, 1, 1, MAX_STEP_ROWS))
+        self._least_rows = checked("step_rows", step_rows, 1, 1, MAX_STEP_ROWS)
         self._states = backend.allocate(batch=batch, capacity=capacity_for(self.context_length))
         assert self._states.capacity >= self.context_length + RESERVE_SLOTS
         self._slots = SlotTable(batch)
-        self._drafter: Drafter | None = None
+        self._synthetic = forced_acceptance is not None
+        self._verdict: Verdict = accept_while_equal
+        agrees: Agrees = same_token
+        if forced_acceptance is not None:
+            self._verdict = forced = ForcedAcceptance(forced_acceptance)
+            agrees = forced.agrees
+        self._drafting: Drafting | None = None
         if self.drafts:
-            self._drafter = MtpDrafter(backend, self._states, self._slots)
+            self._drafting = Drafting(backend, self._states, self._slots, policy, agrees)
         self._prefill = Prefill(
             backend,
             self._states,
             self._slots,
-            self._drafter,
+            self._drafting.head if self._drafting else None,
             chunk_rows=chunk_rows,
             attention=self.prefill_attention,
             alike=not self._prompts_differ,
@@ -104,14 +121,8 @@ class DecodeLoop:
         self._audit: StepAudit | None = None
         if audit_every is not None:
             self._audit = StepAudit(backend, self._states, self._slots, every=audit_every)
-        self._verify = verify_arrays(batch, num_rows)
-        self._synthetic = forced_acceptance is not None
-        self._verdict: Verdict = accept_while_equal
-        if forced_acceptance is not None:
-            self._verdict = ForcedAcceptance(forced_acceptance)
+        self._arrays: dict[int, StepArrays] = {}
         self._runs: list[Run | None] = [None] * batch
-        self._hidden: DeviceTensor = None
-        self._hidden_rows = 0
 
     @property
     def batch(self) -> int:
@@ -223,25 +234,26 @@ class DecodeLoop:
         Raises ``ConfigError`` or, for a prompt that leaves no room, ``ResourceError``. After any
         error none of these requests runs.
         """
-        started = time.perf_counter()
+        started = self._clock()
         if not requests:
             raise ConfigError("there is no request to begin", hint="give at least one")
         for slot, request in requests.items():
             self._check(slot, request)
-        if self._drafter and any(self._slots.live):
-            self._drafter.catch_up(self._hidden, self._hidden_rows)
+        if self._drafting:
+            self._drafting.settle()
         try:
             for slot, request in requests.items():
                 self._runs[slot] = self._start(slot, request)
                 self._slots.live[slot] = True
             prompts = {slot: len(request.prompt_ids) for slot, request in requests.items()}
-            output, self._hidden_rows = self._prefill.run(prompts, on_progress)
-            self._hidden = output.hidden
+            output, num_rows = self._prefill.run(prompts, on_progress)
+            if self._drafting:
+                self._drafting.take(output.hidden, num_rows, prompt=True)
             events = [event for slot in requests for event in self._deliver(slot, output, [])]
         except BaseException:
             self._cancel_all(requests)
             raise
-        elapsed = time.perf_counter() - started
+        elapsed = self._clock() - started
         for slot in requests:
             self._run(slot).prefill_s = elapsed
         return events
@@ -251,16 +263,20 @@ class DecodeLoop:
 
         An error ends every request: some slots may have moved on, others not.
         """
-        started = time.perf_counter()
+        started = self._clock()
         active = self.active
+        runs = {slot: self._run(slot) for slot in active}
         audited = self._audit.seconds if self._audit else 0.0
         events: list[TokenEvent] = []
         try:
-            drafts = self._propose(active)
+            drafts = self._drafting.propose(runs) if self._drafting else [[]] * self.batch
             if self._audit:
-                self._audit.run_dense(active, [self._run(slot).steps for slot in active])
-            output = self._run_target(active, drafts)
-            self._record(active, drafts, output)
+                self._audit.run_dense(active, [run.steps for run in runs.values()])
+            arrays = self._fill(active, drafts)
+            output = self._backend.run_backbone(self._states, arrays.step, arrays.input_ids)
+            if self._drafting:
+                self._drafting.take(output.hidden, arrays.input_ids.shape[1])
+            self._record(arrays.step, active, drafts, output)
             for slot in active:
                 events += self._deliver(slot, output, drafts[slot])
                 # The row of x_n and those of the accepted drafts are final.
@@ -268,13 +284,14 @@ class DecodeLoop:
         except BaseException:
             self._cancel_all(active)
             raise
-        elapsed = time.perf_counter() - started
+        elapsed = self._clock() - started
         if self._audit:
             elapsed -= self._audit.seconds - audited
-        for slot in active:
-            run = self._run(slot)
+        for run in runs.values():
             run.steps += 1
             run.decode_s += elapsed
+        if self._drafting:
+            self._drafting.note(runs, elapsed)
         return events
 
     def _end_early(self, slot: int, kept: int | None) -> None:
@@ -324,47 +341,28 @@ class DecodeLoop:
         assert run is not None
         return run
 
-    def _propose(self, active: Sequence[int]) -> list[list[int]]:
-        """The drafts of each slot, none or more, with tokens that must follow in their place."""
-        if self._drafter is None:
-            return [[] for _ in range(self.batch)]
-        depths, choosers = [0] * self.batch, dict[int, DrawnDrafts]()
-        for slot in active:
-            run = self._run(slot)
-            # Without new rows (a request joined meanwhile) the head has nothing to start from.
-            if self._slots.cached[slot] > self._slots.drafter_cached[slot]:
-                depths[slot] = min(self.drafts, run.tokens_left - 1)
-            if run.verification == "rejection":
-                choosers[slot] = run.sampler.drawn_drafts(len(self._slots.tokens[slot]))
-        drafts: list[list[int]] = [[] for _ in depths]
-        if any(depths):
-            drafts = self._drafter.propose(self._hidden, self._hidden_rows, depths, choosers)
-        for slot in active:
-            laws = choosers[slot].laws if choosers and slot in choosers else ()
-            drafts[slot] = self._run(slot).plan(drafts[slot], laws, depth=self.drafts)
-        return drafts
-
-    def _run_target(self, active: Sequence[int], drafts: list[list[int]]) -> BackboneOutput:
-        """Run the target over ``[x_n, d_1..d_K]`` of every active slot."""
-        slots, input_ids = self._slots, self._verify.input_ids
+    def _fill(self, active: Sequence[int], drafts: list[list[int]]) -> StepArrays:
+        """The target's pass over ``[x_n, d_1..d_K]`` of every active slot."""
+        slots = self._slots
+        planned = self._drafting.drafts if self._drafting else 0
+        num_rows = max(planned + 1, self._least_rows)
+        if num_rows not in self._arrays:
+            self._arrays[num_rows] = verify_arrays(self.batch, num_rows)
+        arrays = self._arrays[num_rows]
         counts = [0] * self.batch
         for slot in active:
             rows = [slots.tokens[slot][-1], *drafts[slot]]
-            input_ids[slot, : len(rows)] = rows
+            arrays.input_ids[slot, : len(rows)] = rows
             counts[slot] = len(rows)
             slots.attend_all[slot] = 0
-        step = self._verify.fill(
-            past_len=slots.cached, row_count=counts, attend_all=slots.attend_all
-        )
-        output = self._backend.run_backbone(self._states, step, input_ids)
-        self._hidden, self._hidden_rows = output.hidden, input_ids.shape[1]
-        return output
+        arrays.fill(past_len=slots.cached, row_count=counts, attend_all=slots.attend_all)
+        return arrays
 
     def _record(
-        self, active: Sequence[int], drafts: list[list[int]], output: BackboneOutput
+        self, step: Step, active: Sequence[int], drafts: list[list[int]], output: BackboneOutput
     ) -> None:
         """Count what the step just run has read, and take in its audit."""
-        blocks = self._blocks.count(self._verify.step, output)
+        blocks = self._blocks.count(step, output)
         for slot in active:
             run = self._run(slot)
             run.rows += len(drafts[slot]) + 1

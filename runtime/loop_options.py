@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from selfdraft.errors import ConfigError, ResourceError
+from selfdraft.runtime.adaptive.policy import DraftPolicy, FixedDrafts
 from selfdraft.runtime.backend import Backend
 from selfdraft.runtime.request import Request
 from selfdraft.runtime.slots import StepArrays
@@ -18,14 +19,17 @@ def verify_arrays(batch: int, num_rows: int) -> StepArrays:
     return arrays
 
 
-def checked_drafts(backend: Backend, drafts: int | None) -> int:
+def checked_policy(backend: Backend, drafts: int | DraftPolicy | None) -> DraftPolicy:
+    """What decides on the drafts of a step; a number stands for itself."""
     has_mtp = backend.manifest.has_mtp
-    if drafts and not has_mtp:
+    most = drafts if drafts is None or isinstance(drafts, int) else drafts.most
+    if most and not has_mtp:
         raise ConfigError(
-            f"drafts is {drafts}, but this bundle has no MTP head",
+            f"drafts is {most}, but this bundle has no MTP head",
             hint="decode with drafts=0, or export a checkpoint that has one",
         )
-    return checked("drafts", drafts, int(has_mtp), 0, MAX_DRAFTS)
+    most = checked("drafts", most, int(has_mtp), 0, MAX_DRAFTS)
+    return FixedDrafts(most) if drafts is None or isinstance(drafts, int) else drafts
 
 
 def checked(name: str, value: int | None, default: int, least: int, most: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from selfdraft.errors import ConfigError
 from selfdraft.manifest import Manifest
@@ -29,6 +29,25 @@ if TYPE_CHECKING:
     from selfdraft.runtime.tokenizer import Tokenizer
 
 NOT_DRAFTED, FORCED = -1, -2
+
+
+class StepOutcome(NamedTuple):
+    """What one step made of a slot's drafts."""
+
+    position: int
+    """Absolute position of its first token."""
+    drafted: int
+    """Drafts of the head; tokens that had to follow are not counted."""
+    accepted: int
+    rejected: bool
+    """The draft behind the accepted ones was judged, and differed; else the reply or the chain ended."""
+    tokens: int
+    """Tokens drawn, drafts included."""
+    first: int
+    """The first of them."""
+
+
+NO_STEP = StepOutcome(position=0, drafted=0, accepted=0, rejected=False, tokens=0, first=0)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -59,6 +78,8 @@ class Run:
     texts: list[str] = field(default_factory=list)
     """Text of each token that can be delivered."""
     delivered: int = 0
+    outcome: StepOutcome = NO_STEP
+    """Of the last step."""
     num_own: int = 0
     """Drafts of the step at work that are the head's; those behind them had to follow."""
     laws: Sequence[Distribution] = ()
@@ -117,6 +138,14 @@ class Run:
     def deliver(self, chain: Chain, *, slot: int) -> list[TokenEvent]:
         """Take in what a step drew; what it delivers."""
         own = min(chain.num_accepted, self.num_own)
+        self.outcome = StepOutcome(
+            position=self.first_position + len(self.tokens),
+            drafted=self.num_own,
+            accepted=own,
+            rejected=own < self.num_own and len(chain.tokens) > own,
+            tokens=len(chain.tokens),
+            first=chain.tokens[0],
+        )
         self.tokens += chain.tokens
         self.origins += range(own)
         self.origins += [FORCED] * (chain.num_accepted - own)

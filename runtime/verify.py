@@ -24,6 +24,12 @@ class Chain(NamedTuple):
     num_accepted: int
 
 
+class Agrees(Protocol):
+    """Whether ``draft`` would have been accepted where ``token`` was drawn at ``position``."""
+
+    def __call__(self, draft: int, token: int, position: int) -> bool: ...
+
+
 class Verdict(Protocol):
     """Decides on one slot's drafts.
 
@@ -69,11 +75,14 @@ def accept_while_equal(
 class ForcedAcceptance:
     """Benchmark verdict: a seeded coin accepts draft i with ``rates[i]``, given those before it.
 
-    Both graphs and the draws run in full; the tokens mean nothing.
+    ``rates`` may depend on the absolute position of a step's first token (texts that change). Both graphs
+    and the draws run in full; the tokens mean nothing.
     """
 
-    def __init__(self, rates: Sequence[float], *, seed: int = 0) -> None:
-        self._rates = tuple(rates)
+    def __init__(
+        self, rates: Sequence[float] | Callable[[int], Sequence[float]], *, seed: int = 0
+    ) -> None:
+        self._rates = rates if callable(rates) else lambda _position: rates
         self._coin = PositionUniform(seed)
 
     def __call__(
@@ -85,7 +94,7 @@ class ForcedAcceptance:
         ends: Callable[[int], bool],
     ) -> Chain:
         num_accepted = 0
-        for row, rate in enumerate(self._rates[: len(drafts)]):
+        for row, rate in enumerate(self._rates(position)[: len(drafts)]):
             if self._coin.at(position + row) >= rate:
                 break
             num_accepted += 1
@@ -95,3 +104,12 @@ class ForcedAcceptance:
             if ends(token):
                 return Chain(tokens[:count], min(num_accepted, count))
         return Chain(tokens, num_accepted)
+
+    def agrees(self, draft: int, token: int, position: int) -> bool:
+        """Whether the coin accepts a first draft at ``position``."""
+        return self._coin.at(position) < self._rates(position)[0]
+
+
+def same_token(draft: int, token: int, position: int) -> bool:
+    """Whether a draft that was only compared would have been accepted: what ``accept_while_equal`` asks."""
+    return draft == token

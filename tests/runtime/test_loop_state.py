@@ -77,7 +77,7 @@ def test_caches_of_the_crafted_model_after_mixed_verdicts(noisy: Any, drafts: in
     length = int(loop._slots.drafter_cached[0])
     fresh = DecodeLoop(noisy, drafts=1)
     fresh.begin({0: Request(prompt_ids=loop.tokens(0), max_tokens=2)})
-    fresh._drafter.catch_up(fresh._hidden, fresh._hidden_rows)  # type: ignore[union-attr]
+    fresh._drafting.settle()  # type: ignore[union-attr]
     for name in ("k_cache", "v_cache"):
         ours, theirs = (x._states.mtp[name] for x in (loop, fresh))  # type: ignore[attr-defined]
         np.testing.assert_allclose(ours[:, :, :length], theirs[:, :, :length], rtol=1e-6, atol=1e-6)

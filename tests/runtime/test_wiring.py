@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from selfdraft.runtime import loop as loop_module
+from selfdraft.runtime import drafting
 from selfdraft.runtime.backend import DeviceTensor, MtpOutput
 from selfdraft.runtime.draft import MtpDrafter
 from selfdraft.runtime.generation import generate
@@ -98,7 +98,7 @@ def test_wrong_recycled_state_lowers_acceptance_from_the_second_draft_on(
 def test_missing_resync_lowers_acceptance(
     tiny: ModuleType, copy_model: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop_module, "MtpDrafter", SkipsResync)
+    monkeypatch.setattr(drafting, "MtpDrafter", SkipsResync)
     backend = copy_model.backend(tiny)
     for drafts in (1, 2, 4):
         assert _acceptance(backend, drafts=drafts)[0] < 0.9
@@ -107,7 +107,7 @@ def test_missing_resync_lowers_acceptance(
 def test_missing_mtp_prefill_lowers_acceptance(
     tiny: ModuleType, copy_model: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop_module, "MtpDrafter", SkipsPrefill)
+    monkeypatch.setattr(drafting, "MtpDrafter", SkipsPrefill)
     assert _acceptance(copy_model.backend(tiny), drafts=1)[0] < 0.9
 
 

@@ -1,0 +1,1 @@
+"""Adaptive drafting: how many drafts a step verifies, from what steps cost and what is accepted."""

@@ -1,0 +1,71 @@
+"""What steps cost on a backend, measured at load on caches of their own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from selfdraft.manifest import capacity_for
+from selfdraft.runtime.adaptive.costs import StepCosts
+from selfdraft.runtime.backend import Backend, States
+from selfdraft.runtime.slots import StepArrays
+
+MEASURED_AT = 32
+"""Cached tokens of the measurement; what length adds is learnt from the steps themselves."""
+REPEATS = 3
+"""Timed passes of each kind; the quickest counts."""
+ENOUGH_S = 1.0
+"""Large models are slow and steady: fewer passes are timed once so many seconds are spent."""
+
+Clock = Callable[[], float]
+
+
+def measure_costs(
+    backend: Backend, *, batch: int, most: int, clock: Clock = time.perf_counter
+) -> StepCosts:
+    """Seconds of a step of ``batch`` slots with 0 to ``most`` drafts.
+
+    A step with K drafts is the backbone over K + 1 rows, the head's catch-up over as many, and K - 1
+    further links. Nothing that a loop holds is touched.
+    """
+    states = backend.allocate(batch=batch, capacity=capacity_for(MEASURED_AT))
+    passes = [_Passes(backend, states, rows, clock) for rows in range(1, most + 2)]
+    started = clock()
+    for turn in range(REPEATS + 1):
+        for timed in passes:
+            timed.run(counted=turn > 0)
+        if turn and clock() - started > ENOUGH_S:
+            break
+    link = passes[0].head_s
+    drafting = [p.backbone_s + p.head_s + rows * link for rows, p in enumerate(passes[1:])]
+    return StepCosts([passes[0].backbone_s, *drafting])
+
+
+class _Passes:
+    """Both graphs over so many rows of each slot."""
+
+    def __init__(self, backend: Backend, states: States, rows: int, clock: Clock) -> None:
+        self._backend, self._states, self._clock = backend, states, clock
+        batch = states.batch
+        self._target = StepArrays(batch, num_rows=rows, num_logit_rows=rows)
+        self._target.step.row_index[:] = range(rows)
+        self._head = StepArrays(batch, num_rows=rows, num_logit_rows=1)
+        self._head.ask_last_rows([rows] * batch)
+        for arrays in (self._target, self._head):
+            arrays.fill(
+                past_len=[MEASURED_AT] * batch, row_count=[rows] * batch, attend_all=[0] * batch
+            )
+        self.backbone_s = self.head_s = float("inf")
+
+    def run(self, *, counted: bool) -> None:
+        """One pass of each graph; passes that are not counted set up buffers."""
+        backend, states = self._backend, self._states
+        start = self._clock()
+        output = backend.run_backbone(states, self._target.step, self._target.input_ids)
+        between = self._clock()
+        drafts = backend.run_mtp(states, self._head.step, self._head.input_ids, output.hidden)
+        backend.to_host(drafts.draft_ids)
+        end = self._clock()
+        if counted:
+            self.backbone_s = min(self.backbone_s, between - start)
+            self.head_s = min(self.head_s, end - between)

@@ -1,0 +1,60 @@
+"""Hidden states that wait on the host until the MTP head takes them in."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from selfdraft.runtime.backend import FloatArray
+from selfdraft.runtime.slots import SlotTable
+
+MOST_ROWS = 32
+"""Rows of a slot that may wait; one pass of the head then takes them all."""
+
+
+class KeptHidden:
+    """Rows of the target that the head has not seen, in the order of their positions.
+
+    Those of slot b belong to positions ``drafter_cached[b]`` and on. Only decode steps are kept: a
+    prompt's rows attend in another way, and the head takes them in right away.
+    """
+
+    def __init__(self, slots: SlotTable) -> None:
+        self._slots = slots
+        self._counts = [0] * slots.batch
+        self._rows: FloatArray | None = None
+
+    @property
+    def count(self) -> int:
+        """Rows of the slot that has the most."""
+        return max(self._counts)
+
+    def add(self, hidden: FloatArray) -> None:
+        """Keep a step's committed rows: ``hidden [B, n, H]`` on the host, copied."""
+        slots, rows = self._slots, self._room(hidden)
+        for slot, live in enumerate(slots.live):
+            kept = self._counts[slot]
+            new = slots.cached[slot] - slots.drafter_cached[slot] - kept
+            if live and new > 0:
+                rows[slot, kept : kept + new] = hidden[slot, :new]
+                self._counts[slot] = kept + new
+
+    def take(self) -> tuple[FloatArray, int]:
+        """All rows ``[B, n, H]`` and n, a power of two so that few shapes occur; none stays."""
+        assert self._rows is not None, "nothing was kept"
+        num_rows = 1 << (self.count - 1).bit_length()
+        self.clear()
+        return self._rows[:, :num_rows], num_rows
+
+    def clear(self) -> None:
+        """Forget every row: no sequence needs them any more."""
+        self._counts = [0] * self._slots.batch
+
+    def _room(self, hidden: FloatArray) -> FloatArray:
+        batch, num_rows, width = hidden.shape
+        needed = 1 << (self.count + num_rows - 1).bit_length()
+        if self._rows is None or self._rows.shape[1] < needed:
+            grown = np.zeros((batch, max(needed, MOST_ROWS), width), dtype=hidden.dtype)
+            if self._rows is not None:
+                grown[:, : self._rows.shape[1]] = self._rows
+            self._rows = grown
+        return self._rows
