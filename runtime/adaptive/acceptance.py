@@ -7,13 +7,14 @@ from collections.abc import Sequence
 HALF_LIFE = 48.0
 """Verdicts on a draft position after which an older one counts half."""
 FAST_HALF_LIFE = 3.0
-UNSEEN_HALF_LIFE = 192.0
+UNSEEN_HALF_LIFE = 64.0
 """Steps after which what is known of a position that is no longer drafted counts half."""
 PRIOR_RATE = 0.8
-PRIOR_WEIGHT = 2.0
+PRIOR_WEIGHT = 4.0
 """Verdicts that the guess for a position (the rate of the one before it) is worth."""
-JUMP = 0.4
-"""A short average this far from the long one means that the text changed."""
+JUMP, JUMP_SIGMA = 0.35, 2.2
+"""A short average this far from the long one, and so many standard deviations of it, means that the text
+changed."""
 KEPT_AT_JUMP = 6.0
 """Verdicts that are kept of the time before."""
 
@@ -39,7 +40,7 @@ class AcceptanceEstimate:
             self._add(place, float(place < accepted))
         if accepted or rejected:
             self._fast.add(float(accepted > 0))
-            if self._fast.settled and abs(self._fast.value - self._rate(0, PRIOR_RATE)) > JUMP:
+            if self._fast.settled and self._jumped():
                 self.restart(self._fast.value)
 
     def fade(self, drafts: int) -> None:
@@ -66,6 +67,11 @@ class AcceptanceEstimate:
             rates.append(before)
         return rates
 
+    def _jumped(self) -> bool:
+        rate = self._rate(0, PRIOR_RATE)
+        spread = (rate * (1 - rate) * self._fast.variance) ** 0.5
+        return abs(self._fast.value - rate) > max(JUMP, JUMP_SIGMA * spread)
+
     def _rate(self, place: int, guess: float) -> float:
         return (self._hits[place] + PRIOR_WEIGHT * guess) / (self._weights[place] + PRIOR_WEIGHT)
 
@@ -86,6 +92,11 @@ class Average:
     def add(self, value: float) -> None:
         self._weight = self._weight * self._factor + 1.0
         self._sum = self._sum * self._factor + value
+
+    @property
+    def variance(self) -> float:
+        """Of the mean of many independent values, by that of one."""
+        return (1 - self._factor) / (1 + self._factor)
 
     @property
     def settled(self) -> bool:

@@ -10,9 +10,11 @@ SLOWEST_RATE = 1 / 32
 """Share of a new step in its running average, once there are enough."""
 CLIP = 1.5
 """A step this many times slower or quicker than expected counts as that: hiccups are no news."""
-SHARED_WEIGHT = 8.0
+SHARED_WEIGHT = 2.0
 """Steps that the drift of all steps is worth, for a number of drafts that ran seldom."""
-FADE = 1 - 1 / 256
+FADE = 1 - 1 / 1024
+LEAST_GAIN = 1.2
+"""Speed of drafting by plain decoding, were every draft accepted, from which the head is worth running."""
 
 
 class StepCosts:
@@ -54,6 +56,12 @@ class StepCosts:
         count = max(self._counts[drafts], 0.0)
         own = self._ratios[drafts] * count + self._shared * SHARED_WEIGHT
         return self._base[drafts] * own / (count + SHARED_WEIGHT)
+
+    @property
+    def pays(self) -> bool:
+        """Whether drafts could ever gain enough to make up for keeping the head's cache."""
+        best = max((drafts + 1) / self.of(drafts) for drafts in range(self.most + 1))
+        return best * self.of(0) >= LEAST_GAIN
 
     @property
     def break_even(self) -> float:

@@ -10,12 +10,16 @@ from typing import NamedTuple, Protocol
 from selfdraft.runtime.adaptive.acceptance import AcceptanceEstimate, expected_tokens
 from selfdraft.runtime.adaptive.costs import StepCosts
 
-MARGIN = 0.01
+MARGIN = 0.005
 """Another number of drafts must promise so much more speed before it is taken."""
 DWELL = 2
 """Steps that a number of drafts is kept at least."""
 FIRST_WAIT, LONGEST_WAIT = 8, 32
 """Steps without drafts until the head catches up and its next draft is compared; doubled each time."""
+PLAIN_EVERY = 96
+"""Steps with drafts between two without any, which show what plain decoding would cost by now."""
+SHORT_SPELL = 48
+"""Drafting for so few steps was a false start: the next rest begins with the longest wait."""
 WAKE_ODDS = 10.0
 """Drafting starts again when the verdicts are so many times likelier under a rate that pays."""
 
@@ -82,7 +86,8 @@ class FixedDrafts:
 class AdaptiveDrafts:
     """The number of drafts with the most expected tokens a second.
 
-    Expected tokens come from the running acceptance of each position, seconds from ``costs``. Where no
+    Expected tokens come from the running acceptance of each position, seconds from ``costs``, which every
+    step corrects; now and then one has no drafts, to keep that figure true. Where no
     number of drafts beats plain decoding, it rests: steps have no drafts, and the head catches up every
     ``FIRST_WAIT`` to ``LONGEST_WAIT`` steps. Its draft is then compared with the token that the target
     draws, at no further cost; a hit starts single drafts, and a sequential test (Wald, 1945) of a rate that
@@ -102,6 +107,8 @@ class AdaptiveDrafts:
         self._costs = costs
         self._estimate = AcceptanceEstimate(costs.most, prior=prior)
         self._kept = 0
+        self._awake = SHORT_SPELL
+        self._since_plain = PLAIN_EVERY * 3 // 4
         self._resting = False
         self._evidence = 0.0
         self._trial = [0, 0]
@@ -124,7 +131,11 @@ class AdaptiveDrafts:
 
     def plan(self) -> StepPlan:
         if not self._resting:
-            return StepPlan(self._drafts, True)
+            self._since_plain += 1
+            if self._since_plain <= PLAIN_EVERY:
+                return StepPlan(self._drafts, True)
+            self._since_plain = 0
+            return StepPlan(0, False)
         if self._evidence > 0:
             return StepPlan(1, True)
         self._waited += 1
@@ -142,10 +153,11 @@ class AdaptiveDrafts:
 
     def note_step(self, drafts: int, seconds: float) -> None:
         self._costs.note(drafts, seconds)
-        if self._resting:
+        if self._resting or not drafts:
             return
         self._estimate.fade(drafts)
         self._kept += 1
+        self._awake += 1
         if self._kept >= DWELL:
             self._choose()
 
@@ -172,7 +184,7 @@ class AdaptiveDrafts:
     def _rest(self) -> None:
         self._resting = True
         self._evidence, self._trial = 0.0, [0, 0]
-        self._waited, self._wait = 0, FIRST_WAIT
+        self._waited, self._wait = 0, FIRST_WAIT if self._awake > SHORT_SPELL else LONGEST_WAIT
 
     def _weigh(self, hit: bool) -> None:
         """One more draft was compared or tried while resting."""
@@ -188,5 +200,5 @@ class AdaptiveDrafts:
             self._evidence, self._trial = 0.0, [0, 0]
         elif self._evidence >= math.log(WAKE_ODDS):
             hits, tried = self._trial
-            self._resting, self._drafts, self._kept = False, 1, 0
+            self._resting, self._drafts, self._kept, self._awake = False, 1, 0, 0
             self._estimate.restart((hits + 1) / (tried + 2))
