@@ -8,12 +8,12 @@ import typer
 
 from selfdraft.cli.options import (
     AuditEveryOption,
+    AutoDraftsOption,
     BackendOption,
     BitExactOption,
     BundleArg,
     ChunkOption,
     ContextOption,
-    DraftsOption,
     JsonOption,
     LoadCacheOption,
     MaxTokensOption,
@@ -61,7 +61,7 @@ def command(
     system: SystemOption = None,
     template_arg: TemplateArgOption = None,
     max_tokens: MaxTokensOption = None,
-    drafts: DraftsOption = None,
+    drafts: AutoDraftsOption = None,
     mode: ModeOption = None,
     temperature: TemperatureOption = None,
     top_k: TopKOption = None,
@@ -119,7 +119,7 @@ def command(
     from selfdraft.cli.prompts import ReplyOptions, SamplingOptions
     from selfdraft.cli.reply_shape import StructureOptions, ThinkingOptions
     from selfdraft.cli.reply_tokens import TokenOptions, check_logprobs
-    from selfdraft.cli.session import EngineOptions, open_session
+    from selfdraft.cli.session import EngineOptions, drafts_choice, open_session
 
     check_logprobs(logprobs, as_json=json_output)
     sampling = SamplingOptions(
@@ -157,7 +157,7 @@ def command(
     engine = EngineOptions(
         backend=backend,
         threads=threads,
-        drafts=drafts,
+        drafts=drafts_choice(drafts),
         context=context,
         chunk=chunk,
         audit_every=audit_every,

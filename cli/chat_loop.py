@@ -24,7 +24,7 @@ from selfdraft.cli.reply import (
     stream_reply,
     summary_line,
 )
-from selfdraft.cli.session import Session
+from selfdraft.cli.session import NEVER_PAYS, Session
 from selfdraft.errors import ConfigError, ResourceError, ToolkitError
 from selfdraft.runtime.result import GenerationResult
 from selfdraft.runtime.thinking_record import thinking_rates
@@ -126,6 +126,8 @@ class Chat:
         note(f"{source}. {text.banner or ''}".rstrip())
         if text.examples:
             note("try: " + " · ".join(text.examples))
+        if self._session.never_pays(self._loop):
+            note(NEVER_PAYS)
         note("/help lists the commands")
 
     def _read(self) -> str | None:

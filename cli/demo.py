@@ -94,7 +94,7 @@ def _run(session: Session, prompt: str | None, *, as_json: bool) -> None:
     )
     program = program_name()
     say(
-        f"\nnext:\n  {program} chat {path}\n  {program} inspect {path}\n"
+        f"\nnext:\n  {program} chat {path} --drafts 1\n  {program} inspect {path}\n"
         f"  {program} bench {path} --drafts 1,2,3"
     )
 

@@ -9,12 +9,12 @@ import typer
 
 from selfdraft.cli.options import (
     AuditEveryOption,
+    AutoDraftsOption,
     BackendOption,
     BitExactOption,
     BundleArg,
     ChunkOption,
     ContextOption,
-    DraftsOption,
     JsonOption,
     LoadCacheOption,
     MaxTokensOption,
@@ -84,7 +84,7 @@ def command(
     system: SystemOption = None,
     template_arg: TemplateArgOption = None,
     max_tokens: MaxTokensOption = None,
-    drafts: DraftsOption = None,
+    drafts: AutoDraftsOption = None,
     mode: ModeOption = None,
     temperature: TemperatureOption = None,
     top_k: TopKOption = None,
@@ -151,7 +151,7 @@ def command(
     from selfdraft.cli.prompts import ReplyOptions, SamplingOptions, read_prompt
     from selfdraft.cli.reply_shape import StructureOptions, ThinkingOptions
     from selfdraft.cli.reply_tokens import TokenOptions, check_logprobs
-    from selfdraft.cli.session import EngineOptions, open_session
+    from selfdraft.cli.session import EngineOptions, drafts_choice, open_session
 
     sampling = SamplingOptions(
         mode=mode, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed
@@ -231,7 +231,7 @@ def command(
         EngineOptions(
             backend=backend,
             threads=threads,
-            drafts=drafts,
+            drafts=drafts_choice(drafts),
             context=context,
             chunk=chunk,
             audit_every=audit_every,
@@ -268,6 +268,7 @@ def _generate(
     from selfdraft.cli.console import TextWriter, note, print_json_line, prompt_progress
     from selfdraft.cli.prompts import prompt_ids, reply_request
     from selfdraft.cli.reply import cut_text, reply_record, stream_reply, summary_line
+    from selfdraft.cli.session import NEVER_PAYS
 
     if raw and (options.system or options.template_args or options.thinking.prompt):
         raise ConfigError(
@@ -311,6 +312,8 @@ def _generate(
                 writer.write(text, drafted)
             writer.finish()
         note(summary_line(reply.result))
+        if session.never_pays(loop):
+            note(NEVER_PAYS)
     if cut := cut_text(reply, request):
         note(cut)
     files.keep(loop, session, extra=kept)

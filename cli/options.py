@@ -110,6 +110,26 @@ DraftsOption = Annotated[
         show_default="1 with an MTP head, else 0",
     ),
 ]
+
+
+def _checked_drafts(text: str | None) -> str | None:
+    """Refuse what is neither a number of drafts nor ``auto``, as a mistake of usage."""
+    if text is None or text == "auto" or (text.isdecimal() and int(text) <= 8):
+        return text
+    raise typer.BadParameter(f"{text!r} is neither 0 to 8 nor auto")
+
+
+AutoDraftsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--drafts",
+        callback=_checked_drafts,
+        envvar="SELFDRAFT_DRAFTS",
+        metavar="K|auto",
+        help="Drafts of a step, 0 to 8; auto follows acceptance and cost, 0 decodes plainly.",
+        show_default="auto",
+    ),
+]
 MaxTokensOption = Annotated[
     int | None,
     typer.Option(

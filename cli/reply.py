@@ -165,6 +165,8 @@ def acceptance_text(result: GenerationResult) -> str:
     for index, (accepted, drafted) in enumerate(
         zip(result.accepted, result.drafted, strict=True), start=1
     ):
+        if not drafted and index > 1:
+            break  # a deeper chain than any step had
         share = f"{100 * accepted / drafted:.0f} %" if drafted else "–"
         parts.append(f"{ordinal(index)} {share} ({accepted}/{drafted})")
     return ", ".join(parts)

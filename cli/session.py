@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from selfdraft.errors import BundleError, ConfigError
+from selfdraft.runtime.adaptive.measure import adaptive_drafts
+from selfdraft.runtime.adaptive.policy import DraftPolicy
 from selfdraft.runtime.bundle import Bundle, open_bundle
 from selfdraft.runtime.chat_template import ChatTemplate, SpecialTexts
 from selfdraft.runtime.loop import DecodeLoop
@@ -20,6 +22,11 @@ if TYPE_CHECKING:
     from selfdraft.runtime.backend import Backend
 
 BACKENDS = ("ort", "reference")
+AUTO: Literal["auto"] = "auto"
+Drafts = int | Literal["auto"]
+NEVER_PAYS = (
+    "no drafts: they cost more here than they could bring (--drafts 1 makes them all the same)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +35,8 @@ class EngineOptions:
 
     backend: str = "ort"
     threads: int | None = None
-    drafts: int | None = None
+    drafts: Drafts | None = None
+    """``auto``: as many as pay, step by step."""
     context: int | None = None
     chunk: int | None = None
     audit_every: int | None = None
@@ -62,9 +70,9 @@ class Session:
 
     @property
     def default_drafts(self) -> int:
-        """Drafts of a step where the caller does not say."""
+        """Fixed drafts of a step where the caller does not say."""
         given = self.options.drafts
-        return int(self.bundle.manifest.has_mtp) if given is None else given
+        return given if isinstance(given, int) else int(self.bundle.manifest.has_mtp)
 
     def loop(
         self,
@@ -79,30 +87,46 @@ class Session:
 
         ``timed``: plain steps keep their one row even where it rounds otherwise than several.
         """
-        drafts = self.default_drafts if drafts is None else drafts
+        chosen = self._drafts() if drafts is None else drafts
         return DecodeLoop(
             backend or self.backend,
-            drafts=drafts,
+            drafts=chosen,
             context_length=self.options.context if context is None else context,
             prefill_rows=self.options.chunk,
             prefill_attention=self.options.prefill,
-            step_rows=1 if timed and not self.options.bit_exact else self._step_rows(drafts),
+            step_rows=1 if timed and not self.options.bit_exact else self._step_rows(chosen),
             forced_acceptance=forced_acceptance,
             audit_every=self.options.audit_every,
             tokenizer=self.tokenizer,
         )
 
-    def _step_rows(self, drafts: int) -> int:
+    def _drafts(self) -> int | DraftPolicy:
+        """What the options ask for; ``auto`` measures what steps cost."""
+        if self.options.drafts != AUTO:
+            return self.default_drafts
+        return adaptive_drafts(self.backend, least_rows=self._step_rows(0)) or 0
+
+    def never_pays(self, loop: DecodeLoop) -> bool:
+        """Whether ``loop`` decodes plainly because its drafts could not pay."""
+        return self.options.drafts == AUTO and self.bundle.manifest.has_mtp and not loop.drafts
+
+    def _step_rows(self, drafts: int | DraftPolicy) -> int:
         """Rows that a step is padded to, so that drafts change no token."""
         if self.options.bit_exact:
             return MAX_DRAFTS + 1
         manifest = self.bundle.manifest
-        rounds = drafts == 0 and manifest.has_mtp and manifest.precision.weights == "int4"
+        plain = drafts == 0 or not isinstance(drafts, int)
+        rounds = plain and manifest.has_mtp and manifest.precision.weights == "int4"
         return PROBE_ROWS if rounds and not one_row_rounds_like_two(self.backend) else 1
 
     def chat_template(self) -> ChatTemplate:
         """The bundle's template; ``ConfigError`` where it has none."""
         return chat_template_of(self.bundle, self.tokenizer)
+
+
+def drafts_choice(text: str | None) -> Drafts:
+    """What ``--drafts`` says (checked by the option); ``auto`` where it is left out."""
+    return int(text) if text and text != AUTO else AUTO
 
 
 def chat_template_of(bundle: Bundle, tokenizer: Tokenizer) -> ChatTemplate:

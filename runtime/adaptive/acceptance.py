@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 HALF_LIFE = 48.0
@@ -69,7 +70,7 @@ class AcceptanceEstimate:
 
     def _jumped(self) -> bool:
         rate = self._rate(0, PRIOR_RATE)
-        spread = (rate * (1 - rate) * self._fast.variance) ** 0.5
+        spread = math.sqrt(rate * (1 - rate) * self._fast.variance)
         return abs(self._fast.value - rate) > max(JUMP, JUMP_SIGMA * spread)
 
     def _rate(self, place: int, guess: float) -> float:
@@ -85,7 +86,7 @@ class Average:
     """A mean in which older values fade."""
 
     def __init__(self, half_life: float) -> None:
-        self._factor = 0.5 ** (1 / half_life)
+        self._factor: float = 0.5 ** (1 / half_life)
         self._settled_at = half_life
         self._weight = self._sum = 0.0
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from selfdraft.baseline import Baseline
 from selfdraft.manifest import capacity_for
 from selfdraft.runtime.adaptive.costs import StepCosts
+from selfdraft.runtime.adaptive.policy import AdaptiveDrafts
 from selfdraft.runtime.backend import Backend, States
 from selfdraft.runtime.slots import StepArrays
 
+MOST_DRAFTS = 4
+"""Drafts of a step at most where nobody says: one head that is fed with its own output gets worse."""
 MEASURED_AT = 32
 """Cached tokens of the measurement; what length adds is learnt from the steps themselves."""
 REPEATS = 3
@@ -21,24 +25,55 @@ Clock = Callable[[], float]
 
 
 def measure_costs(
-    backend: Backend, *, batch: int, most: int, clock: Clock = time.perf_counter
+    backend: Backend,
+    *,
+    batch: int,
+    most: int,
+    least_rows: int = 1,
+    clock: Clock = time.perf_counter,
 ) -> StepCosts:
     """Seconds of a step of ``batch`` slots with 0 to ``most`` drafts.
 
-    A step with K drafts is the backbone over K + 1 rows, the head's catch-up over as many, and K - 1
-    further links. Nothing that a loop holds is touched.
+    A step with K drafts is the backbone over K + 1 rows (``least_rows`` at least), the head's catch-up over
+    as many, and K - 1 further links. Nothing that a loop holds is touched.
     """
     states = backend.allocate(batch=batch, capacity=capacity_for(MEASURED_AT))
-    passes = [_Passes(backend, states, rows, clock) for rows in range(1, most + 2)]
+    rows = [max(drafts + 1, least_rows) for drafts in range(most + 1)]
+    passes = {count: _Passes(backend, states, count, clock) for count in dict.fromkeys([1, *rows])}
     started = clock()
     for turn in range(REPEATS + 1):
-        for timed in passes:
+        for timed in passes.values():
             timed.run(counted=turn > 0)
         if turn and clock() - started > ENOUGH_S:
             break
-    link = passes[0].head_s
-    drafting = [p.backbone_s + p.head_s + rows * link for rows, p in enumerate(passes[1:])]
-    return StepCosts([passes[0].backbone_s, *drafting])
+    link = passes[1].head_s
+    drafting = [
+        passes[count].backbone_s + passes[count].head_s + behind * link
+        for behind, count in enumerate(rows[1:])
+    ]
+    return StepCosts([passes[rows[0]].backbone_s, *drafting])
+
+
+def adaptive_drafts(
+    backend: Backend, *, batch: int = 1, most: int = MOST_DRAFTS, least_rows: int = 1
+) -> AdaptiveDrafts | None:
+    """A policy for a loop on ``backend``, from costs measured now and the bundle's baseline.
+
+    None where there is no head, or where drafts could not pay even if every one were accepted.
+    """
+    if not backend.manifest.has_mtp:
+        return None
+    costs = measure_costs(backend, batch=batch, most=most, least_rows=least_rows)
+    return AdaptiveDrafts(costs, prior=_prior(backend.manifest.baseline)) if costs.pays else None
+
+
+def _prior(baseline: Baseline | None) -> list[float]:
+    """Rates of each position given those before it; none without a baseline."""
+    if baseline is None:
+        return []
+    counts = baseline.counts()
+    reached = (counts.drafted[:1] + counts.accepted)[: len(counts.accepted)]
+    return [a / r for a, r in zip(counts.accepted, reached, strict=True) if r]
 
 
 class _Passes:

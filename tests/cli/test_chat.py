@@ -70,7 +70,7 @@ def test_system_prompt_survives_a_reset(run: Any, shared_bundle: Path) -> None:
 
 
 def test_stats_show_speed_acceptance_and_context(run: Any, shared_bundle: Path) -> None:
-    result = chat(run, shared_bundle, ["/stats", "hello", "/stats"])
+    result = chat(run, shared_bundle, ["/stats", "hello", "/stats"], "--drafts", 1)
     assert "nothing was said yet" in result.stderr
     assert "tokens a step" in result.stderr and "accepted 1st" in result.stderr
     assert "of 256 tokens" in result.stderr
@@ -156,7 +156,7 @@ def open_chat(process_environment: dict[str, str]) -> Iterator[Any]:
 
 
 def test_terminal_shows_banner_prompt_and_speed(open_chat: Any, shared_bundle: Path) -> None:
-    terminal = open_chat(shared_bundle)
+    terminal = open_chat(shared_bundle, "--drafts", "1")
     greeting = terminal.wait_for("> ")
     assert "It recites." in greeting and "What do you recite?" in greeting
     terminal.type("hello\n")

@@ -50,7 +50,7 @@ def test_drafts_are_accepted_and_counted(run: Any, shared_bundle: Path) -> None:
         (["hi", "--mode", "greedy", "--temperature", 0], REPLY),
         (["hi", "--mode", "match", "--temperature", 0.01, "--seed", 1], REPLY),
         (["hi", "--temperature", 2, "--top-k", 1, "--seed", 1], REPLY),
-        (["hi", "--show-provenance"], "H‹i›,b‹é›-‹w›☃‹k›!"),
+        (["hi", "--show-provenance", "--drafts", 1], "H‹i›,b‹é›-‹w›☃‹k›!"),
     ],
 )
 def test_options_do_what_they_say(

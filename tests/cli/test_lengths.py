@@ -156,8 +156,8 @@ def test_indented_records_one_after_another_read_like_lines(tmp_path: Path) -> N
 def test_records_of_generate_and_chat_are_read(
     run: Any, tmp_path: Path, shared_bundle: Path
 ) -> None:
-    one = run("generate", shared_bundle, "hello", "--json").stdout
-    two = run("chat", shared_bundle, "--json", input="hello\nhello\n").stdout
+    one = run("generate", shared_bundle, "hello", "--json", "--drafts", 1).stdout
+    two = run("chat", shared_bundle, "--json", "--drafts", 1, input="hello\nhello\n").stdout
     path = tmp_path / "both.jsonl"
     path.write_text(one + two)
     result = run("lengths", path, "--json")

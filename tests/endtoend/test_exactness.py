@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.random_drafts import RandomDrafts
 
 from selfdraft.runtime.generation import Generation
 from selfdraft.runtime.loop import DecodeLoop
@@ -27,7 +28,7 @@ def _replies(
     prompts: Sequence[Sequence[int]],
     params: SamplingParams,
     *,
-    drafts: int,
+    drafts: Any,
     batch: int = 1,
     max_tokens: int = 32,
     **loop_options: Any,
@@ -76,6 +77,21 @@ def test_speculative_equals_plain_on_shipped_checkpoints(
         assert _tokens(replies) == plain, f"K = {drafts}"
         rejected += int(_rejections(replies).sum())
     assert rejected > 20
+
+
+@pytest.mark.parametrize("params", [GREEDY, WARM], ids=["greedy", "match"])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_any_number_of_drafts_in_any_step_equals_plain(
+    shipped: Any, params: SamplingParams, batch: int
+) -> None:
+    """The head rests, catches up from rows kept on the host, and drafts 0 to 4 tokens at random."""
+    prompts = [[7], *shipped.prompts[:5]]
+    plain = _tokens(_replies(shipped.backend, prompts, params, drafts=0, max_tokens=48))
+    policy = RandomDrafts(4, seed=batch)
+    replies = _replies(shipped.backend, prompts, params, drafts=policy, batch=batch, max_tokens=48)
+    assert _tokens(replies) == plain
+    assert len({plan.drafts for plan in policy.plans}) == 5
+    assert sum(sum(reply.accepted) for reply in replies) > 20
 
 
 @pytest.mark.parametrize("chunk", [1, 5, 64])

@@ -16,6 +16,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from support.random_drafts import RandomDrafts
 
 from selfdraft.runtime.generation import generate
 from selfdraft.runtime.loop import DecodeLoop
@@ -34,12 +35,14 @@ class LoopMachine(RuleBasedStateMachine):
     backend: Any
     temperature: float
 
-    @initialize(drafts=st.integers(0, 4), chunk=st.sampled_from([1, 3, 7, 64]))
-    def open_loop(self, drafts: int, chunk: int) -> None:
+    @initialize(
+        drafts=st.integers(0, 4), changing=st.booleans(), chunk=st.sampled_from([1, 3, 7, 64])
+    )
+    def open_loop(self, drafts: int, changing: bool, chunk: int) -> None:
         self.loop = DecodeLoop(
             self.backend,
             batch=SLOTS,
-            drafts=drafts,
+            drafts=RandomDrafts(drafts, rests=0.7) if changing else drafts,
             context_length=CONTEXT,
             prefill_rows=chunk,
         )
