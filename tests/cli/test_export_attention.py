@@ -37,11 +37,11 @@ def test_inspect_tells_plan_and_bytes_at_a_context(run: Any, sparse_bundle: Path
     assert mtp["seen_tokens"] == 2 * 64 + 100
     slots = capacity_for(1024)
     kinds = facts["state_bytes_by_kind"]["backbone"]
-    # int8 codes and fp16 scales of keys and values; centre and half width of each block in fp32.
+    # int8 codes and fp16 scales of keys and values; centre and half width of each block in fp16.
     assert kinds["kv"] == 2 * 2 * 2 * slots * (16 + 2)
     in_fp16 = 2 * 2 * 2 * slots * 16 * 2
     assert kinds["kv"] * 2 * 16 == in_fp16 * (16 + 2)
-    assert kinds["summary"] == 2 * 2 * (slots // 64) * 2 * 16 * 4
+    assert kinds["summary"] == 2 * 2 * (slots // 64) * 2 * 16 * 2
     assert facts["state_bytes"]["backbone"] == sum(kinds.values())
     text = run("inspect", sparse_bundle, "--context", 1024).stdout
     assert (
