@@ -1,4 +1,4 @@
-"""``selfdraft plugins``: compile the CUDA kernels and report what they need."""
+"""``selfdraft plugins``: compile the CUDA kernels and the TensorRT plugin library."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ from selfdraft.strict import closest_hint
 if TYPE_CHECKING:
     from selfdraft.trt_plugins.build.run import Build
     from selfdraft.trt_plugins.build.toolchain import Toolchain
+    from selfdraft.trt_plugins.library.build import Host, PluginLibrary
+    from selfdraft.trt_plugins.library.headers import Headers
 
 SCHEMA = "selfdraft.plugins/1"
 ACTIONS = ("build",)
 COMPILERS = ("nvcc", "nvrtc")
+HOSTS: tuple[Host, ...] = ("native", "aarch64")
 HEADER = ("kernel", "arch", "registers", "shared", "spills", "blocks/SM", "occupancy", "limits")
 
 
@@ -64,22 +67,52 @@ def command(
             show_default="that on PATH, else /usr/local/cuda/bin/nvcc",
         ),
     ] = None,
+    library: Annotated[
+        Path | None,
+        typer.Option(
+            "--library",
+            metavar="FILE",
+            help="Plugin library for TensorRT to write, the kernels inside.",
+            show_default="none",
+        ),
+    ] = None,
+    host: Annotated[
+        str,
+        typer.Option(
+            "--host",
+            metavar="|".join(HOSTS),
+            help="Processor that the library is for: this machine's, or a board's from elsewhere.",
+        ),
+    ] = "native",
+    tensorrt_include: Annotated[
+        Path | None,
+        typer.Option(
+            "--tensorrt-include",
+            metavar="FOLDER",
+            help="TensorRT's C++ headers.",
+            show_default="the system's, else those of the package kernel-lens",
+        ),
+    ] = None,
     json_output: JsonOption = False,
 ) -> None:
-    """Compile the CUDA kernels; report registers, shared memory, spills and occupancy.
+    """Compile the CUDA kernels, and the TensorRT plugin library with them inside.
 
-    Ends with exit code 6 when a kernel breaks a limit (kernels.json of its operator); nothing is
-    written then. No GPU is needed.
+    Reports registers, shared memory, spills and occupancy. Ends with exit code 6 when a kernel breaks
+    a limit (kernels.json of its operator); nothing is written then. No GPU is needed.
 
     \b
-    Example:
+    Examples:
       selfdraft plugins build --arch sm_87 -o out/kernels
+      selfdraft plugins build --library ~/.cache/selfdraft/plugins/libselfdraft_plugins.so
+      selfdraft plugins build --compiler nvrtc --host aarch64 --library out/libselfdraft_plugins.so
     """
     from selfdraft.trt_plugins.build.kernel_list import kernel_sources
     from selfdraft.trt_plugins.build.run import build_kernels, write_cubins
 
     _check_choice("action", action, ACTIONS)
     _check_choice("--compiler", compiler, COMPILERS)
+    host = _checked_host(host, library, tensorrt_include)
+    headers = None if library is None else _ready(host, tensorrt_include)
     with stage_progress(quiet=json_output) as on_progress:
         build = build_kernels(
             kernel_sources(),
@@ -91,11 +124,24 @@ def command(
     written = output is not None and not broken
     if output is not None and not broken:
         write_cubins(build, output)
+    made = None
+    if library is not None and headers is not None and not broken:
+        from selfdraft.trt_plugins.library.build import build_library
+
+        made = build_library(build, library, headers=headers, host=host)
     if json_output:
-        folder = str(output) if written else None
-        print_json({"schema": SCHEMA, **build.record(), "output": folder, "broken_limits": broken})
+        record = {
+            "schema": SCHEMA,
+            **build.record(),
+            "output": str(output) if written else None,
+            "library": made.record() if made else None,
+            "broken_limits": broken,
+        }
+        print_json(record)
     else:
         _print_report(build, output if written else None)
+        if made is not None:
+            _print_library(made)
     if broken:
         raise VerificationError(
             f"{len(broken)} limits are broken: {broken[0]}",
@@ -109,6 +155,37 @@ def _check_choice(name: str, value: str, known: tuple[str, ...]) -> None:
             f"{name} is {value!r}{closest_hint(value, known)}",
             hint=f"choose one of: {', '.join(known)}",
         )
+
+
+def _checked_host(host: str, library: Path | None, include: Path | None) -> Host:
+    """``host`` as one that is known; options of the library need a library."""
+    _check_choice("--host", host, HOSTS)
+    for name, given in (("--host", host != "native"), ("--tensorrt-include", include is not None)):
+        if given and library is None:
+            raise ConfigError(
+                f"{name} has no meaning without --library",
+                hint="say where the library is to go: --library FILE",
+            )
+    return "aarch64" if host == "aarch64" else "native"
+
+
+def _ready(host: Host, include: Path | None) -> Headers:
+    """TensorRT's headers, once the C++ compiler is known to be there: kernels take a minute."""
+    from selfdraft.trt_plugins.library.build import find_compiler
+    from selfdraft.trt_plugins.library.headers import find_headers
+
+    find_compiler(host)
+    return find_headers(include)
+
+
+def _print_library(library: PluginLibrary) -> None:
+    major, minor = library.headers.version
+    needs = ", ".join(
+        f"{family} {'.'.join(map(str, version))}" for family, version in library.needs.items()
+    )
+    say(f"wrote {library.path} ({bytes_text(library.bytes)}, {library.host})")
+    say(f"TensorRT headers {major}.{minor} from {library.headers.folder}; needs {needs}")
+    say(f"sha256 {library.sha256}")
 
 
 def _toolchain(compiler: str, nvcc: Path | None) -> Toolchain:

@@ -8,11 +8,13 @@ More than 48 KiB of shared memory must be allowed once for each kernel
 
 from __future__ import annotations
 
+import math
 from ctypes import c_float, c_int32
 from dataclasses import dataclass
 from typing import Literal
 
 from selfdraft.errors import ConfigError
+from selfdraft.manifest import MAX_STEP_ROWS
 from selfdraft.trt_plugins.cached_attention.contract import CachedAttention, Selector
 from selfdraft.trt_plugins.host.launch import POINTER, params_kind
 
@@ -21,6 +23,9 @@ TILE_ROWS = 16
 MAX_BLOCKS = 1 << 16
 """A list entry holds the block id in 16 bits: caches of up to 4,194,304 tokens."""
 HEAD_DIMS = (64, 128, 256)
+BUSY_BLOCKS = 32
+"""Thread blocks that keep an Orin's 16 multiprocessors at work: what a slot's splits and kv heads give."""
+WORKSPACE_ALIGNMENT = 256
 SELECTOR_CODES: dict[Selector, int] = {
     "all": 0,
     "window": 1,
@@ -166,6 +171,22 @@ class StepShape:
         scored = (_score(self),) if self.op.summary_vectors else ()
         last = (_prefill(self),) if self.prefill else (_attend(self), _combine(self))
         return (_append(self), *scored, _select(self), *last)
+
+
+def planned_step(op: CachedAttention, *, batch: int, rows: int, blocks: int) -> StepShape:
+    """The step as the TensorRT plugin launches it: decided by attributes and rows alone.
+
+    Splits follow from the kv heads and not from the device, since a row's bits depend on them.
+    """
+    prefill = rows > MAX_STEP_ROWS
+    splits = 1 if prefill else max(BUSY_BLOCKS // op.num_kv_heads, 1)
+    return StepShape(op=op, batch=batch, rows=rows, blocks=blocks, splits=splits, prefill=prefill)
+
+
+def workspace_bytes(shape: StepShape) -> int:
+    """Bytes of the workspace as the plugin lays it out: every array on a boundary of its own."""
+    sizes = [4 * math.prod(dims) for dims, _ in shape.workspace.values()]  # all of 32 bits
+    return sum(-(-size // WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT for size in sizes)
 
 
 def state_shapes(op: CachedAttention, *, batch: int, blocks: int) -> dict[str, tuple[int, ...]]:

@@ -1,0 +1,1 @@
+"""The TensorRT plugin library: C++ in ``csrc``, and what compiles and describes it."""
