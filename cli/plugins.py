@@ -76,6 +76,13 @@ def command(
             show_default="none",
         ),
     ] = None,
+    install: Annotated[
+        bool,
+        typer.Option(
+            "--install",
+            help="Write the plugin library where engines look for it, in selfdraft's own folder.",
+        ),
+    ] = False,
     host: Annotated[
         str,
         typer.Option(
@@ -103,7 +110,7 @@ def command(
     \b
     Examples:
       selfdraft plugins build --arch sm_87 -o out/kernels
-      selfdraft plugins build --library ~/.cache/selfdraft/plugins/libselfdraft_plugins.so
+      selfdraft plugins build --install
       selfdraft plugins build --compiler nvrtc --host aarch64 --library out/libselfdraft_plugins.so
     """
     from selfdraft.trt_plugins.build.kernel_list import kernel_sources
@@ -111,6 +118,7 @@ def command(
 
     _check_choice("action", action, ACTIONS)
     _check_choice("--compiler", compiler, COMPILERS)
+    library = _library_path(library, install)
     host = _checked_host(host, library, tensorrt_include)
     headers = None if library is None else _ready(host, tensorrt_include)
     with stage_progress(quiet=json_output) as on_progress:
@@ -157,6 +165,18 @@ def _check_choice(name: str, value: str, known: tuple[str, ...]) -> None:
         )
 
 
+def _library_path(given: Path | None, install: bool) -> Path | None:
+    if not install:
+        return given
+    if given is not None:
+        raise ConfigError(
+            f"--install and --library {given} name two places", hint="leave one of them out"
+        )
+    from selfdraft.trt_plugins.library.build import installed_path
+
+    return installed_path()
+
+
 def _checked_host(host: str, library: Path | None, include: Path | None) -> Host:
     """``host`` as one that is known; options of the library need a library."""
     _check_choice("--host", host, HOSTS)
@@ -164,7 +184,7 @@ def _checked_host(host: str, library: Path | None, include: Path | None) -> Host
         if given and library is None:
             raise ConfigError(
                 f"{name} has no meaning without --library",
-                hint="say where the library is to go: --library FILE",
+                hint="say where the library is to go: --library FILE, or --install",
             )
     return "aarch64" if host == "aarch64" else "native"
 

@@ -15,7 +15,7 @@ from typing import Any
 import onnx
 import onnx.parser
 
-from selfdraft.export.plugin_nodes import OPS, ROLE
+from selfdraft.export.plugin_nodes import FOR_PLUGINS, OPS
 from selfdraft.manifest import Manifest
 from selfdraft.trt_plugins.cached_attention import contract as attention
 from selfdraft.trt_plugins.cached_attention.contract import CachedAttention
@@ -78,7 +78,7 @@ def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
     return {
         name: value.decode() if isinstance(value, bytes) else value
         for name, value in values.items()
-        if name not in ROLE.values()
+        if name not in FOR_PLUGINS
     }
 
 

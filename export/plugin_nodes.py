@@ -22,6 +22,10 @@ OPS = {
 """Version of each operator by domain and name; the domain is the plugin's namespace."""
 ROLE = {"version": "plugin_version", "namespace": "plugin_namespace"}
 """Attributes by which TensorRT's ONNX parser finds a plugin (IPluginRegistry::getCreator)."""
+ALIAS = "alias_states"
+"""1: the plugin tells TensorRT that it writes states in place (docs/tensorrt.md)."""
+FOR_PLUGINS = frozenset({*ROLE.values(), ALIAS})
+"""Attributes that are no part of an operator's contract."""
 
 
 def prepare_attention(model: ir.Model, graph: str) -> None:
@@ -30,6 +34,7 @@ def prepare_attention(model: ir.Model, graph: str) -> None:
     for layer, node in enumerate(found):
         where = f"layers.{layer}" if graph == "backbone" else "layer"
         node.name = f"{graph}.{where}.attention"
+        node.attributes[ALIAS] = ir.AttrInt64(ALIAS, 0)
         _address(node)
 
 

@@ -111,7 +111,7 @@ PLUGIN_CHECKS = (
         kinds=(11,),
         consequence="engines with selfdraft's attention and matmul kernels can be neither built nor "
         "loaded; ONNX Runtime does not need it",
-        mend="# a library that selfdraft does not build yet; the kernels: jetson/setup.sh",
+        mend="selfdraft plugins build --install",
         detect=_library,
     ),
     Check(
@@ -120,7 +120,7 @@ PLUGIN_CHECKS = (
         severity="failure",
         kinds=(18, 23),
         consequence="loading fails, or kernels end with: no kernel image is available for execution",
-        mend="# build it on this board, with CUDA 12 on JetPack 6 and 13 on JetPack 7",
+        mend="selfdraft plugins build --install    # on this board, with its own CUDA",
         detect=_architecture,
     ),
     Check(

@@ -20,6 +20,7 @@ onnxruntime=gpu
 with_pycuda=yes
 with_kernels=yes
 kernels=${SELFDRAFT_HOME:-$HOME/.cache/selfdraft}/kernels
+plugins=${SELFDRAFT_HOME:-$HOME/.cache/selfdraft}/plugins
 missing=0
 
 usage() {
@@ -32,7 +33,7 @@ usage: jetson/setup.sh [--check | --uninstall] [options]
   --jetpack 6|7       where /etc/nv_tegra_release is not there to tell (containers)
   --cpu-onnxruntime   ONNX Runtime without CUDA, from the default index
   --no-pycuda         leave pycuda out; the TensorRT backend needs it
-  --no-kernels        do not compile the GPU kernels; the TensorRT backend needs them
+  --no-kernels        do not compile GPU kernels and plugin library; the TensorRT backend needs them
   -h, --help          this text
 TEXT
 }
@@ -111,6 +112,7 @@ as_root() {
 packages() {
   printf '%s\n' "$python-venv" "$python-dev" g++ python3-libnvinfer libnvinfer-bin
   [ $with_pycuda$with_kernels = nono ] || printf '%s\n' "cuda-nvcc-$cuda" "cuda-cudart-dev-$cuda"
+  [ $with_kernels = no ] || printf '%s\n' libnvinfer-headers-dev
   [ $with_pycuda = no ] || printf '%s\n' "libcurand-dev-$cuda"
 }
 
@@ -200,13 +202,14 @@ install_pycuda() {
 has_kernels() { # compiled, and none of their sources is newer
   local cubin
   cubin=$(find "$kernels" -name '*.cubin' -print -quit 2>/dev/null)
-  [ -n "$cubin" ] &&
-    [ -z "$(find "$source_folder/trt_plugins" -name '*.cu*' -newer "$cubin" -print -quit)" ]
+  [ -n "$cubin" ] && [ -f "$plugins/libselfdraft_plugins.so" ] &&
+    [ -z "$(find "$source_folder/trt_plugins" \( -name '*.cu*' -o -name '*.?pp' \) \
+      -newer "$cubin" -print -quit)" ]
 }
 
 build_kernels() {
   PATH="$root/usr/local/cuda/bin:$PATH" "$venv/bin/selfdraft" plugins build --arch sm_87 \
-    --output "$kernels"
+    --install --output "$kernels"
 }
 
 set_up() {
@@ -217,7 +220,7 @@ set_up() {
   step "selfdraft" has_selfdraft install_selfdraft
   step "ONNX Runtime ($onnxruntime)" has_onnxruntime install_onnxruntime
   [ $with_pycuda = no ] || step "pycuda" has_pycuda install_pycuda
-  [ $with_kernels = no ] || step "GPU kernels in $kernels" has_kernels build_kernels
+  [ $with_kernels = no ] || step "GPU kernels in $kernels, plugin library in $plugins" has_kernels build_kernels
   power_advice
 }
 

@@ -124,16 +124,19 @@ def test_kernels_are_compiled_with_nvcc_on_the_path(jetpack_6: StubBoard) -> Non
     done = jetpack_6.run(SCRIPT)
     folder = jetpack_6.root / "home/.cache/selfdraft/kernels"
     assert done.returncode == 0, done.stderr
-    assert f"selfdraft plugins build --arch sm_87 --output {folder}" in jetpack_6.log()
+    assert f"selfdraft plugins build --arch sm_87 --install --output {folder}" in jetpack_6.log()
+    packages = (jetpack_6.state / "packages").read_text().split()
+    assert "libnvinfer-headers-dev" in packages
     assert [path.name for path in folder.iterdir()] == ["sm_87.cubin"]
 
 
+@pytest.mark.parametrize("name", ["kernel.cu", "step.cuh", "plugin.cpp", "plugin.hpp"])
 def test_kernels_are_compiled_again_when_a_source_is_newer(
-    jetpack_6: StubBoard, clone: Path
+    jetpack_6: StubBoard, clone: Path, name: str
 ) -> None:
     script = clone / "jetson" / "setup.sh"
     jetpack_6.run(script)
-    source = clone / "trt_plugins" / "kernel.cu"
+    source = clone / "trt_plugins" / name
     source.write_text("")
     os.utime(source, (time.time() + 60, time.time() + 60))
     jetpack_6.run(script)
@@ -227,3 +230,12 @@ def test_dockerfile_uses_what_is_there(path: Path) -> None:
 
 def test_there_is_a_dockerfile_for_each_jetpack() -> None:
     assert [path.name for path in DOCKERFILES] == ["Dockerfile.jp6", "Dockerfile.jp7"]
+
+
+def test_library_that_is_gone_is_built_again(jetpack_6: StubBoard) -> None:
+    jetpack_6.run(SCRIPT)
+    library = jetpack_6.root / "home/.cache/selfdraft/plugins/libselfdraft_plugins.so"
+    library.unlink()
+    assert "missing  GPU kernels" in jetpack_6.run(SCRIPT, "--check").stdout
+    jetpack_6.run(SCRIPT)
+    assert library.exists()

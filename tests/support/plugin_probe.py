@@ -85,6 +85,7 @@ class Probe:
     library: Any
     handle: int
     driver: Any
+    path: Path
 
     def creators(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = json.loads(self._text(self.calls.probe_creators, self.handle))
@@ -298,6 +299,7 @@ def probe() -> Probe:
         library=ctypes.CDLL(str(library)),
         handle=handle,
         driver=ctypes.CDLL(str(driver)),
+        path=library,
     )
 
 

@@ -56,6 +56,8 @@ _VENV_SELFDRAFT = """
 echo "selfdraft $*" >>"$STUB_STATE/log"
 [ "$(command -v nvcc)" = "$SELFDRAFT_SETUP_ROOT/usr/local/cuda/bin/nvcc" ] || exit 5
 mkdir -p "${!#}" && touch "${!#}/sm_87.cubin"
+plugins="${!#%/*}/plugins"
+case "$*" in *--install*) mkdir -p "$plugins" && touch "$plugins/libselfdraft_plugins.so" ;; esac
 """
 
 

@@ -217,6 +217,12 @@ def test_shape_that_differs_is_refused_by_name(
     for method in (plugin.configure, plugin.shape_change):
         with pytest.raises(Refused, match=told):
             method(wrong, outputs)
+        retyped = resized(
+            inputs, op.inputs.index(name), axis, inputs[op.inputs.index(name)].dims[axis]
+        )
+        retyped[op.inputs.index(name)].type = 3
+        with pytest.raises(Refused, match=f"{name} is int32, must be"):
+            method(retyped, outputs)
 
 
 def test_cache_that_the_kernels_cannot_address_is_refused(plugins: Probe) -> None:

@@ -24,6 +24,7 @@ from selfdraft.trt_plugins.library.headers import Headers
 from selfdraft.trt_plugins.library.needs import JETPACK_6, Version, needed_versions, too_new
 
 LIBRARY_NAME = "libselfdraft_plugins.so"
+HOME_VARIABLE = "SELFDRAFT_HOME"
 Host = Literal["native", "aarch64"]
 HOSTS: tuple[Host, ...] = ("native", "aarch64")
 COMPILERS: dict[Host, str] = {"native": "g++", "aarch64": "aarch64-linux-gnu-g++"}
@@ -66,6 +67,12 @@ class PluginLibrary:
             "tensorrt_headers": list(self.headers.version),
             "needs": {family: list(version) for family, version in self.needs.items()},
         }
+
+
+def installed_path() -> Path:
+    """Where engines look for the library unless ``SELFDRAFT_PLUGIN_PATH`` names another."""
+    home = os.environ.get(HOME_VARIABLE) or Path.home() / ".cache" / "selfdraft"
+    return Path(home) / "plugins" / LIBRARY_NAME
 
 
 def find_compiler(host: Host) -> str:
