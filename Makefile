@@ -9,6 +9,9 @@ VENV ?= .venv
 #   make demo PIP_FLAGS="--extra-index-url <index with CPU builds>"
 PIP_FLAGS ?=
 RUN := $(VENV)/bin/python -m
+# TensorRT's headers inside another package, which needs CUDA builds of torch for what else it does.
+TENSORRT_HEADERS := kernel-lens==2.0.1
+TENSORRT_RTX := tensorrt-rtx-cu13-libs==1.7.1.116 tensorrt-rtx-cu13-bindings==1.7.1.116
 INSTALL = $(RUN) pip install --quiet --disable-pip-version-check -c constraints.txt $(PIP_FLAGS)
 
 .PHONY: demo test test-full test-arm64 lint bench clean
@@ -27,6 +30,13 @@ $(VENV)/.demo: $(VENV)/bin/python pyproject.toml constraints.txt
 $(VENV)/.dev: $(VENV)/.demo
 	@echo "installing test tools"
 	@$(INSTALL) -e '.[cpu,export,dev,kernels,grammar]'
+	@$(INSTALL) --no-deps $(TENSORRT_HEADERS)
+	@touch $@
+
+# NVIDIA's parser and builder on a CPU, for the slow tests; x86-64 Linux alone has them.
+$(VENV)/.trt: $(VENV)/.dev
+	@$(INSTALL) --no-deps $(TENSORRT_RTX) || \
+	  echo "$(TENSORRT_RTX): not to be had here, so the tests of NVIDIA's parser are skipped"
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.dev
@@ -39,7 +49,7 @@ demo: $(VENV)/.demo
 test: $(VENV)/.dev
 	$(RUN) pytest -n 2 --dist loadfile -m "not slow"
 
-test-full: $(VENV)/.dev
+test-full: $(VENV)/.dev $(VENV)/.trt
 	$(RUN) pytest -n 2 --dist loadfile
 
 # As root, on Debian: an emulated arm64 from nothing (about 15 minutes, kept in build/arm64).

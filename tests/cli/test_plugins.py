@@ -101,3 +101,80 @@ def test_a_missing_nvcc_is_named_with_what_to_do(run: Any, tmp_path: Path) -> No
     result = run("plugins", "build", "--nvcc", tmp_path / "nvcc")
     assert result.exit_code == 5
     assert f"{tmp_path / 'nvcc'} is no file" in result.stderr and "hint:" in result.stderr
+
+
+@pytest.fixture
+def linked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[Path, str]]:
+    """No C++ is compiled; the list has what was asked for: path and processor."""
+    from selfdraft.trt_plugins.library import build, headers
+
+    asked: list[tuple[Path, str]] = []
+    found = headers.Headers(folder=tmp_path, version=(10, 3))
+
+    def fake(kernels: Any, output: Path, *, headers: Any, host: Any) -> build.PluginLibrary:
+        asked.append((output, host))
+        return build.PluginLibrary(
+            path=output,
+            bytes=1024,
+            sha256="ab" * 32,
+            host=host,
+            headers=headers,
+            needs={"GLIBC": (2, 34)},
+        )
+
+    monkeypatch.setattr(headers, "find_headers", lambda given: found)
+    monkeypatch.setattr(build, "find_compiler", lambda host: "g++")
+    monkeypatch.setattr(build, "build_library", fake)
+    return asked
+
+
+def test_the_library_goes_where_it_is_told(
+    run: Any, compiled: dict[str, int], linked: list[tuple[Path, str]], tmp_path: Path
+) -> None:
+    target = tmp_path / "lib.so"
+    result = run("plugins", "build", "--library", target, "--host", "aarch64", "--json")
+    assert result.exit_code == 0, result.output
+    assert linked == [(target, "aarch64")]
+    record = json.loads(result.stdout)["library"]
+    assert record["tensorrt_headers"] == [10, 3] and record["needs"] == {"GLIBC": [2, 34]}
+    assert (record["path"], record["sha256"]) == (str(target), "ab" * 32)
+
+
+def test_install_writes_where_engines_and_doctor_look(
+    run: Any,
+    compiled: dict[str, int],
+    linked: list[tuple[Path, str]],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    from selfdraft.jetson.software import HOME_VARIABLE, PLUGIN_NAME
+
+    monkeypatch.setenv(HOME_VARIABLE, str(tmp_path))
+    result = run("plugins", "build", "--install")
+    assert linked == [(tmp_path / "plugins" / PLUGIN_NAME, "native")]
+    assert f"wrote {linked[0][0]} (1.0 KiB, native)" in result.stdout
+    assert "TensorRT headers 10.3" in result.stdout and "needs GLIBC 2.34" in result.stdout
+
+
+def test_a_broken_limit_writes_no_library(
+    run: Any, compiled: dict[str, int], linked: list[tuple[Path, str]], tmp_path: Path
+) -> None:
+    compiled["spills"] = 8
+    assert run("plugins", "build", "--library", tmp_path / "lib.so").exit_code == 6
+    assert linked == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--host", "aarch64"], "--host has no meaning without --library"),
+        (["--tensorrt-include", "x"], "--tensorrt-include has no meaning without --library"),
+        (["--host", "arm", "--library", "x"], "--host is 'arm'"),
+        (["--install", "--library", "x"], "--install and --library x name two places"),
+    ],
+)
+def test_library_options_that_say_nothing_are_refused(
+    run: Any, compiled: dict[str, int], arguments: list[str], said: str
+) -> None:
+    result = run("plugins", "build", *arguments)
+    assert result.exit_code == 2 and said in result.stderr
