@@ -70,6 +70,10 @@ def command(
             help="Weight of the backbone's distribution, 0 to 1; the rest is the text's tokens.",
         ),
     ] = 0.9,
+    drafts: Annotated[
+        int,
+        typer.Option("--drafts", min=1, max=8, metavar="K", help="Drafts of a chain to train."),
+    ] = 3,
     device: Annotated[
         str,
         typer.Option("--device", metavar="auto|cpu|cuda", help="Where to train."),
@@ -107,6 +111,7 @@ def command(
         batch_tokens=batch,
         learning_rate=learning_rate,
         distillation=distillation,
+        drafts=drafts,
         seed=seed,
         device=device,
         overwrite=overwrite,

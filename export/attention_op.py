@@ -6,7 +6,7 @@ other attribute sets run the NumPy oracle.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,11 +23,24 @@ from selfdraft.trt_plugins.cached_attention.contract import (
 Attended = tuple[Tensor, list[Tensor], Tensor | None]
 
 
-class StepTensors:
-    """``past_len``, ``row_count``, ``attend_all`` ``[B]`` of one step."""
+Attend = Callable[[CachedAttention, Tensor, Tensor, Tensor, Sequence[Tensor]], Attended]
 
-    def __init__(self, past_len: Tensor, row_count: Tensor, attend_all: Tensor) -> None:
+
+class StepTensors:
+    """``past_len``, ``row_count``, ``attend_all`` ``[B]`` of one step.
+
+    ``attend`` stands for the op where a step sees other rows than a cache holds (training alone).
+    """
+
+    def __init__(
+        self,
+        past_len: Tensor,
+        row_count: Tensor,
+        attend_all: Tensor,
+        attend: Attend | None = None,
+    ) -> None:
         self.past_len, self.row_count, self.attend_all = past_len, row_count, attend_all
+        self.attend = attend
 
 
 def cached_attention(
@@ -42,6 +55,8 @@ def cached_attention(
 
     q ``[B, n, Hq d]``, k and v ``[B, n, Hkv d]``. States are replaced, not changed.
     """
+    if step.attend is not None:
+        return step.attend(op, q, k, v, states)
     if torch.onnx.is_in_onnx_export():
         return _node(op, q, k, v, states, step)
     if op.selector == "all" and op.kv_dtype == "fp32" and not op.sliding_window:

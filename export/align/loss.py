@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,14 +15,14 @@ IGNORED = -100
 """Target of rows whose token is not known."""
 
 
-def backward_by_parts(
+def loss_by_parts(
     out: Tensor, teacher: Tensor, targets: Tensor, head: Tensor, *, distillation: float
-) -> float:
-    """Mean loss of the rows; its gradient goes into whatever gave ``out``.
+) -> tuple[float, Tensor]:
+    """Mean loss of the rows, and its gradient ``[N, H]`` by ``out``.
 
-    ``out [N, H]``: the MTP head's normed rows; ``teacher [N, H]``: the backbone's, one position on;
-    ``targets [N]``: the tokens that follow, or ``IGNORED``; ``head [H, V]``: the LM head, frozen. Both
-    logits exist for ``MAX_LOGITS / V`` rows at a time.
+    ``out [N, H]``: the MTP head's normed rows; ``teacher [N, H]``: the backbone's, at the position that
+    is drafted for; ``targets [N]``: the tokens that follow, or ``IGNORED``; ``head [H, V]``: the LM head,
+    frozen. Both logits exist for ``MAX_LOGITS / V`` rows at a time.
 
     ``distillation`` weighs KL(backbone ‖ head) (Hinton et al., arXiv 1503.02531, at temperature 1)
     against cross-entropy.
@@ -39,12 +40,13 @@ def backward_by_parts(
         kl = F.kl_div(said, wanted, reduction="sum", log_target=True) / rows
         hard = F.nll_loss(said, targets[part], reduction="sum", ignore_index=IGNORED) / known
         loss = distillation * kl + (1.0 - distillation) * hard
-        _backward(loss)
+        backward([loss])
         total += float(loss.detach())
-    _backward(out, leaf.grad)
-    return total
+    assert leaf.grad is not None
+    return total, leaf.grad
 
 
-def _backward(tensor: Tensor, gradient: Tensor | None = None) -> None:
-    backward: Any = torch.autograd.backward  # untyped
-    backward(tensor, gradient)
+def backward(tensors: Sequence[Tensor], gradients: Sequence[Tensor] | None = None) -> None:
+    """Accumulate gradients in the leaves."""
+    run: Any = torch.autograd.backward  # untyped
+    run(tensors, gradients)

@@ -54,6 +54,8 @@ class AlignOptions:
     learning_rate: float = 3e-3
     distillation: float = 0.9
     """Weight of the backbone's distribution against the text's own tokens."""
+    drafts: int = 3
+    """Drafts of a chain that are trained; later ones on a part of the text."""
     score_every: int = 50
     """Steps between two measurements on the held-out text."""
     seed: int = 0
@@ -61,7 +63,8 @@ class AlignOptions:
     overwrite: bool = False
 
     def __post_init__(self) -> None:
-        least = {"tokens": 1, "length": 8, "steps": 1, "batch_tokens": 8, "score_every": 1}
+        least = {"tokens": 1, "length": 8, "steps": 1, "batch_tokens": 8, "drafts": 1}
+        least |= {"score_every": 1}
         for name, smallest in least.items():
             if getattr(self, name) < smallest:
                 raise ConfigError(
@@ -232,6 +235,7 @@ class _Alignment:
             batch_tokens=options.batch_tokens,
             learning_rate=options.learning_rate,
             distillation=options.distillation,
+            drafts=options.drafts,
             seed=options.seed,
             device=options.device,
         )

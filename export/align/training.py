@@ -10,7 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from selfdraft.export.align.loss import IGNORED, backward_by_parts
+from selfdraft.export.align.chain import chain_step
+from selfdraft.export.align.loss import IGNORED, backward, loss_by_parts
 from selfdraft.export.layerwise import Ids, bare_head, empty_cache, fill_module, whole_step
 from selfdraft.export.modules import MtpHead, rms_norm
 from selfdraft.export.weight_plan import LM_HEAD
@@ -22,6 +23,10 @@ CONSTANT_SHARE = 0.4
 """Of the steps, before the rate falls along a cosine to ``LAST_RATE`` of its peak."""
 LAST_RATE = 0.05
 LARGEST_GRADIENT = 1.0
+LATER_WEIGHT = 1 / 3
+"""Loss of each later draft of a chain against that of the first."""
+LATER_PART = 2
+"""Every how manieth sequence of a batch trains later drafts too."""
 Weights = dict[str, Tensor]
 """By bundle name, on the CPU."""
 
@@ -34,6 +39,8 @@ class TrainingOptions:
     batch_tokens: int
     learning_rate: float
     distillation: float
+    drafts: int
+    """Drafts of a chain that are trained."""
     seed: int
     device: str
 
@@ -94,31 +101,52 @@ class HeadTrainer:
         return batch
 
     def _backward(self, batch: NDArray[np.int64]) -> float:
-        device, ids = self._options.device, self._ids[batch]
-        hidden = self._hidden[torch.from_numpy(batch)].to(device)
+        """Gradients of a batch; returns the loss of its first drafts."""
+        device, chosen = self._options.device, torch.from_numpy(batch)
+        hidden, local = self._hidden[chosen].to(device), self._local[chosen].to(device)
         normed = rms_norm(hidden, self._norm, self._spec.rms_norm_eps)
-        assert self._spec.mtp is not None
-        tap = hidden if self._spec.mtp.tap == "pre_norm" else normed
-        out = self._forward(self._local[torch.from_numpy(batch)][:, 1:], tap[:, :-1])
-        targets = np.full((len(ids), ids.shape[1] - 1), IGNORED, dtype=np.int64)
-        targets[:, :-1] = ids[:, 2:]
-        return backward_by_parts(
-            out.flatten(0, 1),
-            normed[:, 1:].flatten(0, 1),
-            torch.from_numpy(targets).flatten().to(device),
-            self._lm_head,
-            distillation=self._options.distillation,
-        )
-
-    def _forward(self, following: Tensor, tap: Tensor) -> Tensor:
-        """Normed rows ``[B, n, H]`` of the head; ``following [B, n]`` are rows of the table."""
-        device = self._options.device
-        batch, rows = following.shape
         with torch.device(device):
-            step, capacity = whole_step(batch, rows)
-            cache = empty_cache(self._spec, batch, capacity)
-            block = self._head.block(following.to(device), self._table, step, tap, cache)
-        return self._head.normed(block[0])
+            outs = self._drafts(local, hidden, normed)
+        losses, gradients = [], []
+        for depth, out in enumerate(outs):
+            ids = self._ids[batch[: len(out)]]
+            targets = np.full((len(ids), out.shape[1]), IGNORED, dtype=np.int64)
+            targets[:, :-1] = ids[:, 2 + depth :]
+            loss, gradient = loss_by_parts(
+                out.flatten(0, 1),
+                normed[: len(out), 1 + depth :].flatten(0, 1),
+                torch.from_numpy(targets).flatten().to(device),
+                self._lm_head,
+                distillation=self._options.distillation,
+            )
+            losses.append(loss)
+            gradients.append((gradient if depth == 0 else gradient * LATER_WEIGHT).view_as(out))
+        backward(outs, gradients)
+        return losses[0]
+
+    def _drafts(self, local: Tensor, hidden: Tensor, normed: Tensor) -> list[Tensor]:
+        """Normed rows ``[B, T - 1, H]`` of the first drafts, and of later ones of a part of the batch.
+
+        ``local [B, T]``: tokens as rows of the table. Later drafts take the text's own tokens.
+        """
+        assert self._spec.mtp is not None
+        batch, length = local.shape
+        step, capacity = whole_step(batch, length - 1)
+        cache = empty_cache(self._spec, batch, capacity)
+        tap = hidden if self._spec.mtp.tap == "pre_norm" else normed
+        z, states, _ = self._head.block(local[:, 1:], self._table, step, tap[:, :-1], cache)
+        outs = [self._head.normed(z)]
+        part = max(1, batch // LATER_PART)
+        states = [state[:part] for state in states]
+        for depth in range(1, self._options.drafts):
+            recycled = outs[-1] if self._spec.mtp.recycle == "post_norm" else z
+            rows = length - 1 - depth
+            following, fed = local[:part, 1 + depth :], recycled[:part, :rows]
+            z, states, _ = self._head.block(
+                following, self._table, chain_step(part, rows, depth), fed, states
+            )
+            outs.append(self._head.normed(z))
+        return outs
 
 
 def rate_factor(step: int, steps: int) -> float:

@@ -16,7 +16,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from selfdraft.export.align.loss import IGNORED, backward_by_parts
+from selfdraft.export.align.loss import IGNORED, loss_by_parts
 from selfdraft.export.align.run import AlignOptions, align_checkpoint, choose_device
 from selfdraft.export.align.training import HeadTrainer, TrainingOptions, rate_factor
 from selfdraft.export.align.write_back import source_values, write_tensors
@@ -156,7 +156,8 @@ def test_loss_in_parts_has_the_gradient_of_the_whole(monkeypatch) -> None:
         monkeypatch.setattr(module, "MAX_LOGITS", slab)
         weight = torch.eye(8, requires_grad=True)
         out = torch.arange(56.0).reshape(7, 8).sin() @ weight
-        value = backward_by_parts(out, teacher, targets, head, distillation=0.3)
+        value, gradient = loss_by_parts(out, teacher, targets, head, distillation=0.3)
+        out.backward(gradient)
         found.append((value, weight.grad.clone()))
     weight = torch.eye(8, requires_grad=True)
     logits = torch.arange(56.0).reshape(7, 8).sin() @ weight @ head
@@ -177,23 +178,69 @@ def test_everything_of_a_step_follows_the_device(tmp_path, monkeypatch) -> None:
     _, model, reader = reader_of(folder)
     ids = np.random.default_rng(0).integers(0, 256, (4, 16))
     options = TrainingOptions(
-        steps=2, batch_tokens=32, learning_rate=1e-3, distillation=0.5, seed=0, device="meta"
+        steps=2,
+        batch_tokens=32,
+        learning_rate=1e-3,
+        distillation=0.5,
+        drafts=3,
+        seed=0,
+        device="meta",
     )
     seen: list[torch.Tensor] = []
 
-    def recorded(out: Any, teacher: Any, targets: Any, head: Any, **_: Any) -> float:
+    def recorded(out: Any, teacher: Any, targets: Any, head: Any, **_: Any) -> Any:
         seen.extend([out, teacher, targets, out @ head])
-        out.sum().backward()
-        return 0.0
+        return 0.0, torch.ones_like(out)
 
     from selfdraft.export.align import training
 
-    monkeypatch.setattr(training, "backward_by_parts", recorded)
+    monkeypatch.setattr(training, "loss_by_parts", recorded)
     monkeypatch.setattr("selfdraft.export.attention_op.longest", lambda step: 15)
     hidden = torch.zeros(4, 16, model.spec.hidden_size)
     trainer = HeadTrainer(model.spec, reader, ids, hidden, options)
     trainer._backward(trainer._next_batch())
     assert all(tensor.device.type == "meta" for tensor in seen)
+
+
+@pytest.mark.parametrize("family", [("mimo", "mimo"), ("glm4", "deepseek")])
+def test_trained_chains_are_those_that_decoding_drafts(tmp_path, family) -> None:
+    """Drafts 1 to 3 of every chain at once against the head run step by step behind its cache."""
+    from selfdraft.export.attention_op import StepTensors
+    from selfdraft.export.layerwise import bare_head, empty_cache, fill_module, whole_step
+
+    _, model, reader = reader_of(write_checkpoint(tmp_path, family[0], mtp=family[1], seed=5))
+    ids = np.random.default_rng(1).integers(0, 256, (2, 12))
+    hidden = run_layers(model.spec, reader, reader, ids)
+    options = TrainingOptions(
+        steps=1, batch_tokens=24, learning_rate=1e-3, distillation=0.5, drafts=3, seed=0,
+        device="cpu",
+    )  # fmt: skip
+    trainer = HeadTrainer(model.spec, reader, ids, hidden, options)
+    norm = torch.from_numpy(reader.tensor("backbone.norm"))
+    normed = hidden / torch.sqrt(hidden.pow(2).mean(-1, keepdim=True) + model.spec.rms_norm_eps)
+    normed = normed * norm
+    with torch.no_grad():
+        outs = trainer._drafts(trainer._local, hidden, normed)
+    assert [out.shape[1] for out in outs] == [11, 10, 9] and len(outs[1]) == 1
+    head = bare_head(model.spec)
+    fill_module(head, reader, "mtp.")
+    tap = hidden if model.spec.mtp.tap == "pre_norm" else normed
+    table = torch.from_numpy(reader.embedding_rows(np.arange(256)))
+    tokens = torch.from_numpy(ids)
+    for start in (0, 4, 8):
+        cache = empty_cache(model.spec, 1, 16)
+        step, _ = whole_step(1, start + 1)
+        rows = tokens[:1, 1 : start + 2]
+        with torch.no_grad():
+            z, cache, _ = head.block(rows, table, step, tap[:1, : start + 1], cache)
+            fed = head.normed(z)[:, -1:]
+            for depth in range(1, 3):
+                at = torch.tensor([start + depth])
+                one = StepTensors(at, torch.ones_like(at), torch.ones_like(at))
+                token = tokens[:1, start + 1 + depth : start + 2 + depth]
+                z, cache, _ = head.block(token, table, one, fed, cache)
+                fed = head.normed(z)
+                assert torch.allclose(outs[depth][0, start], fed[0, 0], atol=1e-4)
 
 
 def test_rows_in_parts_give_the_same_hidden_states(tmp_path, monkeypatch) -> None:
