@@ -1,0 +1,196 @@
+"""The TensorRT backend: the two engines of a bundle, run by the same loop as any other backend.
+
+Per decode step and graph: one small copy to the device, one launch of a recorded CUDA graph, and one
+copy of the candidates back. States, embedding and addresses stay where they are from the start; in
+a chain of drafts each pass reads what the one before it left on the device.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from selfdraft.errors import ConfigError
+from selfdraft.manifest import GraphSpec, Manifest
+from selfdraft.runtime.attention_record import BLOCKS_READ
+from selfdraft.runtime.backend import (
+    BackboneOutput,
+    FloatArray,
+    IntArray,
+    MtpOutput,
+    Step,
+)
+from selfdraft.runtime.graph_check import check_graph_names
+from selfdraft.runtime.trt.binding import LOGITS, Binder, wanted_embedding
+from selfdraft.runtime.trt.embedding import upload_embedding
+from selfdraft.runtime.trt.engines import open_engines
+from selfdraft.runtime.trt.gpu import Gpu
+from selfdraft.runtime.trt.library import import_tensorrt
+from selfdraft.runtime.trt.limits import EngineLimits
+from selfdraft.runtime.trt.passes import TrtTensor
+from selfdraft.runtime.trt.states import TrtStates, allocate_states, export_slot, import_slot
+
+GRAPHS_VARIABLE = "SELFDRAFT_CUDA_GRAPHS"
+FEW_ENTRIES = 16
+"""Single logits that are fetched one by one; more of them: the whole row."""
+
+
+class TensorRtBackend:
+    """Runs an Orin bundle on the engines built from it; satisfies ``runtime.backend.Backend``.
+
+    ``l4t``: release of Jetson Linux, as it was when the engine was built. ``cuda_graphs`` None:
+    on, unless ``SELFDRAFT_CUDA_GRAPHS`` is 0. Raises ``DeviceError`` without TensorRT, pycuda or
+    the plugin library, and ``BundleError`` with what mends it for an engine of anything else.
+    """
+
+    name = "tensorrt"
+
+    def __init__(
+        self,
+        bundle: Path,
+        manifest: Manifest,
+        *,
+        l4t: str | None = None,
+        cuda_graphs: bool | None = None,
+    ) -> None:
+        tensorrt = import_tensorrt()
+        check_graph_names(manifest)
+        self._manifest = manifest
+        self._gpu = Gpu()
+        self._engines = open_engines(tensorrt, self._gpu, bundle, manifest, l4t=l4t)
+        embedding = upload_embedding(
+            self._gpu, bundle, manifest, wanted_embedding(manifest.graphs["backbone"])
+        )
+        if cuda_graphs is None:
+            cuda_graphs = os.environ.get(GRAPHS_VARIABLE, "1") != "0"
+        self._binder = Binder(
+            tensorrt, self._gpu, self._engines, manifest.graphs, embedding, captures=cuda_graphs
+        )
+        logits = next(o for o in self._backbone.outputs if o.name == LOGITS)
+        self._row_dtype = np.dtype(logits.dtype)
+        self._row = self._gpu.pinned(manifest.model.vocab_size * self._row_dtype.itemsize)
+
+    @property
+    def manifest(self) -> Manifest:
+        return self._manifest
+
+    @property
+    def limits(self) -> EngineLimits:
+        """What the engines were built for."""
+        return self._engines.limits
+
+    @property
+    def _backbone(self) -> GraphSpec:
+        return self._manifest.graphs["backbone"]
+
+    def allocate(self, *, batch: int, capacity: int) -> TrtStates:
+        """Zeroed states of every graph. Raises ``ConfigError`` beyond what the engine was built for."""
+        limits = self._engines.limits
+        if batch > limits.batch or capacity > limits.capacity:
+            raise ConfigError(
+                f"{batch} slots of {capacity} cache slots, the engine was built for "
+                f"{limits.batch} of {limits.capacity} (context {limits.context})",
+                hint="use a smaller --context, or build again: selfdraft build BUNDLE --batch N "
+                "--context N",
+            )
+        return allocate_states(self._gpu, self._manifest, batch=batch, capacity=capacity)
+
+    def run_backbone(self, states: TrtStates, step: Step, input_ids: IntArray) -> BackboneOutput:
+        """One pass of the backbone; returns when its candidates are on the host."""
+        rows, logit_rows = input_ids.shape[1], step.row_index.shape[1]
+        found = self._binder.bind("backbone", states, rows=rows, logit_rows=logit_rows)
+        found.fill(step, input_ids)
+        found.run()
+        found.wait()
+        return BackboneOutput(
+            hidden=found.output(self._backbone.taps[0]),
+            logits=found.output(LOGITS),
+            top_values=found.listed("top_values"),
+            top_ids=found.listed("top_ids"),
+            blocks_read=found.listed(BLOCKS_READ) if BLOCKS_READ in found.lists else None,
+        )
+
+    def run_mtp(
+        self,
+        states: TrtStates,
+        step: Step,
+        input_ids: IntArray | TrtTensor,
+        hidden: TrtTensor | FloatArray,
+    ) -> MtpOutput:
+        """Queue one pass of the MTP head; its arrays are there after ``to_host`` of its drafts."""
+        graph = self._manifest.graphs["mtp"]
+        states.turn ^= 1  # A pass may read what the one before it wrote, and the host too.
+        found = self._binder.bind(
+            "mtp",
+            states,
+            rows=hidden.shape[1],
+            logit_rows=step.row_index.shape[1],
+            turn=states.turn,
+        )
+        found.fill(step, input_ids)
+        found.fill_hidden(hidden)
+        found.run()
+        return MtpOutput(
+            hidden=found.output(graph.taps[0]),
+            draft_ids=found.output("draft_ids"),
+            top_values=found.lists.host("top_values", found.sizes),
+            top_ids=found.lists.host("top_ids", found.sizes),
+        )
+
+    def read_rows(self, logits: TrtTensor, rows: list[tuple[int, int]]) -> FloatArray:
+        """Host copies ``[len(rows), V]`` of logit rows ``(slot, index in row_index)``."""
+        return np.stack([self._read_row(logits, row) for row in rows])
+
+    def read_entries(self, logits: TrtTensor, row: tuple[int, int], ids: IntArray) -> FloatArray:
+        """Host copies ``[len(ids)]`` of single logits of row ``(slot, index in row_index)``."""
+        if len(ids) > FEW_ENTRIES:
+            return np.asarray(self._read_row(logits, row)[ids])
+        size = self._row_dtype.itemsize
+        start = self._row_address(logits, row)
+        for place, token in enumerate(ids.tolist()):
+            target = self._row[place * size : (place + 1) * size]
+            self._gpu.download(target, start + token * size)
+        self._gpu.synchronize()
+        return self._row[: len(ids) * size].view(self._row_dtype).astype(np.float32)
+
+    def to_host(self, tensor: TrtTensor) -> NDArray[Any]:
+        """A tensor on the host, once the pass that makes it is done."""
+        tensor.owner.wait()
+        if tensor.host is not None:
+            return tensor.host
+        array = np.empty(tensor.shape, tensor.view.dtype)
+        self._gpu.fetch(array, tensor.view.address)
+        return array
+
+    def export_states(
+        self, states: TrtStates, *, slot: int, lengths: Mapping[str, int]
+    ) -> dict[str, NDArray[Any]]:
+        """Host copies of one slot's states by name, cut to ``lengths`` (tokens, by graph)."""
+        return export_slot(self._gpu, self._manifest, states, slot=slot, lengths=lengths)
+
+    def import_states(
+        self,
+        states: TrtStates,
+        *,
+        slot: int,
+        lengths: Mapping[str, int],
+        arrays: Mapping[str, NDArray[Any]],
+    ) -> None:
+        """Put back what ``export_states`` gave for the same lengths."""
+        import_slot(self._gpu, self._manifest, states, slot=slot, lengths=lengths, arrays=arrays)
+
+    def _row_address(self, logits: TrtTensor, row: tuple[int, int]) -> int:
+        slot, index = row
+        vocab = logits.shape[2]
+        place = (slot * logits.shape[1] + index) * vocab
+        return logits.view.address + place * self._row_dtype.itemsize
+
+    def _read_row(self, logits: TrtTensor, row: tuple[int, int]) -> FloatArray:
+        self._gpu.download(self._row, self._row_address(logits, row))
+        self._gpu.synchronize()
+        return self._row.view(self._row_dtype).astype(np.float32)

@@ -1,0 +1,73 @@
+"""Bundles of tiny models for the TensorRT backend, built and run by the double.
+
+Their graphs are those of the ``cpu`` target, in fp32: what is tested is the backend, not the export.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+from support.tiny_graph import stored_places
+
+from selfdraft.export.graph import build_graphs
+from selfdraft.manifest import FileSpec, Manifest, manifest_to_json
+from selfdraft.runtime.bundle import Bundle
+from selfdraft.runtime.trt.backend import TensorRtBackend
+from selfdraft.runtime.trt.builder import BuildOptions, build_engines
+from selfdraft.runtime.trt.limits import engine_limits
+
+
+def write_engine_bundle(
+    folder: Path,
+    manifest: Manifest,
+    weights: Mapping[str, NDArray[Any]],
+    embedding: NDArray[Any],
+) -> Bundle:
+    """Weights, embedding, graphs and manifest, as if exported for a board."""
+    folder.mkdir(parents=True, exist_ok=True)
+    stored = {k: v if v.dtype == np.int64 else v.astype(np.float32) for k, v in weights.items()}
+    save_file(stored, str(folder / manifest.weights_file))
+    save_file({"embedding": embedding.astype(np.float32)}, str(folder / manifest.embedding_file))
+    graphs = build_graphs(
+        manifest.model,
+        stored_places(folder / manifest.weights_file),
+        directory=folder,
+        candidates=manifest.limits.candidates,
+        target="cpu",
+        attention=manifest.attention,
+    )
+    files = {path.name: _file(path) for path in sorted(folder.iterdir())}
+    full = dataclasses.replace(manifest, target="orin-jp6", graphs=graphs, files=files)
+    (folder / "manifest.json").write_text(manifest_to_json(full), encoding="utf-8")
+    return Bundle(path=folder, manifest=full)
+
+
+def _file(path: Path) -> FileSpec:
+    content = path.read_bytes()
+    return FileSpec(bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
+
+
+def build_bundle(bundle: Bundle, *, batch: int = 4, **limits: Any) -> Path:
+    """Build its engines by the double that is installed."""
+    return build_engines(
+        bundle,
+        BuildOptions(
+            limits=engine_limits(bundle.manifest.limits, batch=batch, **limits),
+            workspace_bytes=1 << 20,
+            tactic_bytes=1 << 20,
+        ),
+        l4t=None,
+        on_stage=lambda stage, done, total: None,
+    )
+
+
+def open_backend(bundle: Bundle, **options: Any) -> TensorRtBackend:
+    """The backend on engines that were built before."""
+    return TensorRtBackend(bundle.path, bundle.manifest, **options)

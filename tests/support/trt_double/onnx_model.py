@@ -1,0 +1,90 @@
+"""What the double's parser knows of an ONNX file, and the session that runs its check variant."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+
+from selfdraft.manifest import Dim
+
+STANDARD = ("", "ai.onnx", "com.microsoft")
+"""Domains of nodes that ONNX Runtime runs itself; those of all others need a plugin."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnnxTensor:
+    name: str
+    dtype: str
+    shape: tuple[Dim, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnnxNode:
+    name: str
+    op: str
+    version: str
+    namespace: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnnxModel:
+    """Boundary and custom nodes of a graph, without its weights."""
+
+    path: Path
+    inputs: tuple[OnnxTensor, ...]
+    outputs: tuple[OnnxTensor, ...]
+    custom: tuple[OnnxNode, ...]
+
+    @property
+    def aliases(self) -> dict[str, str]:
+        """Output by input, of every state."""
+        outputs = {tensor.name for tensor in self.outputs}
+        named = {tensor.name: f"{tensor.name}_out" for tensor in self.inputs}
+        return {i: o for i, o in named.items() if o in outputs and i != "hidden"}
+
+
+@functools.cache
+def read_model(path: Path) -> OnnxModel:
+    graph = onnx.load(str(path), load_external_data=False).graph
+    return OnnxModel(
+        path=path,
+        inputs=tuple(_tensor(value) for value in graph.input),
+        outputs=tuple(_tensor(value) for value in graph.output),
+        custom=tuple(_node(node) for node in graph.node if node.domain not in STANDARD),
+    )
+
+
+def _tensor(value: onnx.ValueInfoProto) -> OnnxTensor:
+    kind = value.type.tensor_type
+    dtype = str(np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)))
+    dims = tuple(d.dim_param or d.dim_value for d in kind.shape.dim)
+    return OnnxTensor(name=value.name, dtype=dtype, shape=dims)
+
+
+def _node(node: onnx.NodeProto) -> OnnxNode:
+    attributes = {
+        a.name: a.s.decode() for a in node.attribute if a.type == onnx.AttributeProto.STRING
+    }
+    return OnnxNode(
+        name=node.name,
+        op=node.op_type,
+        version=attributes.get("plugin_version", ""),
+        namespace=attributes.get("plugin_namespace", ""),
+    )
+
+
+@functools.cache
+def open_session(path: Path) -> ort.InferenceSession:
+    """The session of the graph's check variant: ``X.check.onnx`` beside it, else the graph itself."""
+    variant = path.with_suffix(".check.onnx")
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 2
+    options.log_severity_level = 3
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    chosen = variant if variant.exists() else path
+    return ort.InferenceSession(str(chosen), options, providers=["CPUExecutionProvider"])
