@@ -51,7 +51,7 @@ def command(
         ),
     ] = None,
     chunk: ChunkOption = None,
-    backend: BackendOption = "ort",
+    backend: BackendOption = "auto",
     threads: ThreadsOption = None,
     json_output: JsonOption = False,
 ) -> None:

@@ -158,7 +158,7 @@ def command(
     ] = None,
     chunk: ChunkOption = None,
     prefill: PrefillOption = "dense",
-    backend: BackendOption = "ort",
+    backend: BackendOption = "auto",
     threads: ThreadsOption = None,
     json_output: Annotated[
         bool, typer.Option("--json", help="Print one JSON line a row on stdout.")

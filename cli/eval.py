@@ -110,7 +110,7 @@ def command(
     ] = 32,
     seed: Annotated[int, typer.Option("--seed", metavar="N", help="Draws the texts.")] = 0,
     chunk: ChunkOption = None,
-    backend: BackendOption = "ort",
+    backend: BackendOption = "auto",
     threads: ThreadsOption = None,
     json_output: JsonOption = False,
 ) -> None:

@@ -123,7 +123,7 @@ def command(
     bit_exact: BitExactOption = False,
     save_cache: SaveCacheOption = None,
     load_cache: LoadCacheOption = None,
-    backend: BackendOption = "ort",
+    backend: BackendOption = "auto",
     threads: ThreadsOption = None,
     context: ContextOption = None,
     audit_every: AuditEveryOption = None,

@@ -29,8 +29,8 @@ BackendOption = Annotated[
     typer.Option(
         "--backend",
         envvar="SELFDRAFT_BACKEND",
-        metavar="ort|reference",
-        help="Engine: ONNX Runtime, or the slow NumPy reference.",
+        metavar="auto|ort|tensorrt|reference",
+        help="Engine; auto takes TensorRT for a bundle of a board, else ONNX Runtime.",
     ),
 ]
 ThreadsOption = Annotated[

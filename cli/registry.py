@@ -25,6 +25,8 @@ COMMANDS = {
     "doctor": "Check the board, and say what mends it.",
     "monitor": "Show load, heat and power of the board.",
     "lengths": "Compare how long replies are.",
+    "push": "Copy a bundle to a board, checked at the other end.",
+    "build": "Build a bundle's TensorRT engines on the board.",
     "plugins": "Compile the CUDA kernels and report what they need.",
 }
 """Names with the line that ``selfdraft --help`` shows, in its order."""

@@ -21,7 +21,8 @@ from selfdraft.strict import closest_hint
 if TYPE_CHECKING:
     from selfdraft.runtime.backend import Backend
 
-BACKENDS = ("ort", "reference")
+BACKENDS = ("auto", "ort", "tensorrt", "reference")
+"""``auto``: TensorRT for a bundle exported for a board, else ONNX Runtime."""
 AUTO: Literal["auto"] = "auto"
 Drafts = int | Literal["auto"]
 NEVER_PAYS = (
@@ -33,7 +34,7 @@ NEVER_PAYS = (
 class EngineOptions:
     """How a bundle is run."""
 
-    backend: str = "ort"
+    backend: str = "auto"
     threads: int | None = None
     drafts: Drafts | None = None
     """``auto``: as many as pay, step by step."""
@@ -157,7 +158,7 @@ def _spelling(tokenizer: Tokenizer, token_id: int | None) -> str:
 
 def open_session(path: Path, options: EngineOptions) -> Session:
     """Check and open the bundle at ``path``. Raises ``BundleError``, ``DeviceError``."""
-    bundle = open_bundle(path)
+    bundle = open_bundle(path, engine_only=options.backend in ("auto", "tensorrt"))
     tokenizer = Tokenizer.from_file(bundle.file(bundle.manifest.text.tokenizer))
     return Session(
         bundle=bundle,
@@ -170,13 +171,38 @@ def open_session(path: Path, options: EngineOptions) -> Session:
 def _open_backend(bundle: Bundle, options: EngineOptions) -> Backend:
     # Each backend takes its own kind of states, which the protocol cannot say.
     backend: Any
-    if options.backend == "reference":
+    on_board = bundle.manifest.target != "cpu"
+    name = options.backend
+    if name == "auto":
+        name = "tensorrt" if on_board else "ort"
+    _check_backend(bundle, name, on_board=on_board)
+    if name == "reference":
         from selfdraft.runtime.reference import ReferenceBackend
 
         backend = ReferenceBackend.from_bundle(bundle.path, check_hashes=False)
+    elif name == "tensorrt":
+        from selfdraft.jetson.probe import probe
+        from selfdraft.runtime.trt.backend import TensorRtBackend
+
+        backend = TensorRtBackend(bundle.path, bundle.manifest, l4t=probe().release.l4t)
     else:
         from selfdraft.runtime.ort import OrtBackend
 
         backend = OrtBackend(bundle.path, bundle.manifest, threads=options.threads)
     checked: Backend = backend
     return checked
+
+
+def _check_backend(bundle: Bundle, name: str, *, on_board: bool) -> None:
+    """Refuse a bundle that was exported for another engine."""
+    target = bundle.manifest.target
+    if name == "ort" and on_board:
+        raise ConfigError(
+            f"{bundle.path} was exported for {target}, whose graphs only TensorRT runs",
+            hint="run it on the board, or export it with --target cpu",
+        )
+    if name == "tensorrt" and not on_board:
+        raise ConfigError(
+            f"{bundle.path} was exported for the target {target}, not for a board",
+            hint="export it with --target orin-jp6 or orin-jp7, or leave --backend out",
+        )

@@ -9,7 +9,7 @@ import typer
 
 from selfdraft.cli.console import print_json, say, stage_progress, table
 from selfdraft.cli.options import BundleArg, JsonOption
-from selfdraft.errors import VerificationError
+from selfdraft.errors import ConfigError, VerificationError
 
 SCHEMA = "selfdraft.verify/1"
 
@@ -34,6 +34,12 @@ def command(
             show_default="prompts of the bundle",
         ),
     ] = None,
+    hashes: Annotated[
+        bool,
+        typer.Option(
+            "--hashes", help="Only the files, and the engines built from them; needs no engine."
+        ),
+    ] = False,
     json_output: JsonOption = False,
 ) -> None:
     """Check a bundle: hashes, graphs against torch, chunked prefill, speculative against plain.
@@ -41,23 +47,41 @@ def command(
     Exits with 6 when a check fails.
 
     \b
-    Example:
+    Examples:
       selfdraft verify BUNDLE --json
+      selfdraft verify BUNDLE --hashes
     """
-    from selfdraft.cli.ladder import verify_bundle
+    if hashes:
+        checks = _hashes(bundle, checkpoint, prompt)
+    else:
+        from selfdraft.cli.ladder import verify_bundle
 
-    with stage_progress(quiet=json_output) as on_stage:
-        report = verify_bundle(bundle, checkpoint=checkpoint, prompts=prompt, on_progress=on_stage)
-    checks = [(check.name, check.passed, check.detail) for check in report.checks]
+        with stage_progress(quiet=json_output) as on_stage:
+            report = verify_bundle(
+                bundle, checkpoint=checkpoint, prompts=prompt, on_progress=on_stage
+            )
+        checks = [(check.name, check.passed, check.detail) for check in report.checks]
     failed = [name for name, passed, _ in checks if not passed]
     if json_output:
         keys = ("name", "passed", "detail")
         records = [dict(zip(keys, check, strict=True)) for check in checks]
-        print_json({"schema": SCHEMA, "bundle": str(bundle), "ok": report.ok, "checks": records})
+        print_json({"schema": SCHEMA, "bundle": str(bundle), "ok": not failed, "checks": records})
     else:
         say(table([("ok" if ok else "FAILED", name, why) for name, ok, why in checks]))
-    if not report.ok:
+    if failed:
         raise VerificationError(
             f"{len(failed)} of {len(checks)} checks of {bundle} failed: {', '.join(failed)}",
-            hint="export the bundle again; if it fails again, report this with --json",
+            hint="copy or export the bundle again; if it fails again, report this with --json",
         )
+
+
+def _hashes(
+    bundle: Path, checkpoint: Path | None, prompts: list[str] | None
+) -> list[tuple[str, bool, str]]:
+    from selfdraft.cli.verify_hashes import check_hashes
+
+    if checkpoint is not None or prompts:
+        raise ConfigError(
+            "--hashes looks at no checkpoint and no prompt", hint="leave one of them out"
+        )
+    return [tuple(check) for check in check_hashes(bundle)]

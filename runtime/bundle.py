@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 
 from selfdraft.errors import BundleError
 from selfdraft.manifest import MANIFEST_NAME, FileSpec, Manifest, load_manifest
+from selfdraft.runtime.pruned import pruned_files
 
 ENGINES_FOLDER = "engines"
 """Plans built on a device; they have sidecars of their own and are not the manifest's."""
@@ -29,11 +30,12 @@ class Bundle:
         return self.path / name
 
 
-def open_bundle(path: Path, *, check_hashes: bool = True) -> Bundle:
+def open_bundle(path: Path, *, check_hashes: bool = True, engine_only: bool = False) -> Bundle:
     """The bundle at ``path``, after every check.
 
     Manifest, file names, missing and extra files, sizes and (``check_hashes``) SHA-256, in that
-    order. Raises ``BundleError`` with the first mismatch and the command that mends it.
+    order. ``engine_only``: files that ``build --prune`` deleted may be missing. Raises
+    ``BundleError`` with the first mismatch and the command that mends it.
     """
     path = Path(path)
     manifest = load_manifest(path)
@@ -43,8 +45,16 @@ def open_bundle(path: Path, *, check_hashes: bool = True) -> Bundle:
     for name in _referenced(manifest):
         if name not in manifest.files:
             raise BundleError(f"{path}: the manifest uses {name} but does not list it", hint=mend)
-    _check_presence(path, manifest, mend)
+    pruned = {name for name in pruned_files(path) if not (path / name).exists()}
+    if pruned and not engine_only:
+        raise BundleError(
+            f"{path}: {_listed(sorted(pruned))} pruned, only its engines run",
+            hint=f"use --backend tensorrt on the board, or {mend}",
+        )
+    _check_presence(path, manifest, mend, pruned)
     for name, spec in manifest.files.items():
+        if name in pruned:
+            continue
         try:
             _check_content(path / name, spec, mend, check_hash=check_hashes)
         except OSError as error:
@@ -83,13 +93,14 @@ def _referenced(manifest: Manifest) -> Iterator[str]:
         yield manifest.text.chat_template
 
 
-def _check_presence(path: Path, manifest: Manifest, mend: str) -> None:
+def _check_presence(path: Path, manifest: Manifest, mend: str, pruned: set[str]) -> None:
     found = {
         file.relative_to(path).as_posix()
         for file in path.rglob("*")
         if not file.is_dir() and file.relative_to(path).parts[0] != ENGINES_FOLDER
     }
-    missing = sorted(name for name in manifest.files if not (path / name).is_file())
+    wanted = (name for name in manifest.files if name not in pruned)
+    missing = sorted(name for name in wanted if not (path / name).is_file())
     if missing:
         raise BundleError(f"{path}: {_listed(missing)} missing", hint=mend)
     extra = sorted(found - set(manifest.files) - {MANIFEST_NAME})

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,10 +25,70 @@ def _load(name: str) -> ModuleType:
     return sys.modules[full_name]
 
 
+LOOP_TESTS = (
+    "test_loop_exact",
+    "test_loop_state",
+    "test_loop_errors",
+    "test_loop_fuzz",
+    "test_wiring",
+    "test_match_law",
+    "test_cache_file",
+    "test_sparse_prefill",
+    "test_sparse_turns",
+)
+"""Modules that run on two backends: the reference, and TensorRT's on a double of its libraries."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "engine" in metafunc.fixturenames and metafunc.module.__name__.endswith(LOOP_TESTS):
+        double = pytest.param("tensorrt double", marks=pytest.mark.slow)
+        metafunc.parametrize("engine", ["reference", double], indirect=True, scope="session")
+
+
 @pytest.fixture(scope="session")
-def tiny() -> ModuleType:
+def engine(request: pytest.FixtureRequest) -> str:
+    """What ``tiny``, ``copy_model`` and ``sparse_model`` make their backends of."""
+    return str(getattr(request, "param", "reference"))
+
+
+@pytest.fixture(scope="session")
+def engine_maker(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Makes TensorRT backends on a double (tests/support/trt_double)."""
+    pytest.importorskip("torch", reason="the exporter: pip install 'selfdraft[export]'")
+    from support.engine_bundle import EngineMaker
+    from support.trt_double.install import make_double
+
+    return EngineMaker(make_double(), tmp_path_factory.mktemp("engines"))
+
+
+@pytest.fixture(autouse=True)
+def double_in_place(engine: str, request: pytest.FixtureRequest) -> Iterator[None]:
+    """The double while a test of it runs."""
+    if engine == "reference":
+        yield
+        return
+    from support.trt_double.install import installed
+
+    with installed(request.getfixturevalue("engine_maker").double):
+        yield
+
+
+@pytest.fixture(scope="session")
+def tiny(engine: str, request: pytest.FixtureRequest) -> Any:
     """Tiny random models (tests/support/tiny_model.py)."""
-    return _load("tiny_model")
+    module = _load("tiny_model")
+    if engine == "reference":
+        return module
+    copy = SimpleNamespace(**vars(module))
+    copy.make = request.getfixturevalue("engine_maker")
+    copy.backend = lambda model=None, *, seed=0, **limits: _tiny_backend(copy, model, seed, limits)
+    return copy
+
+
+def _tiny_backend(tiny: Any, model: Any, seed: int, limits: dict[str, Any]) -> Any:
+    """``tiny.backend``, made by ``tiny.make``."""
+    model = model or tiny.model_spec()
+    return tiny.make(tiny.manifest(model, **limits), *tiny.random_weights(model, seed))
 
 
 @pytest.fixture(scope="session")

@@ -70,7 +70,7 @@ def backend(
     claimed: Mapping[str, Any] | None = None,
     **limits: Any,
 ) -> ReferenceBackend:
-    """The crafted model on the reference backend.
+    """The crafted model on the backend that ``tiny`` makes: the reference, unless it says otherwise.
 
     ``mtp`` are fields of ``MtpSpec`` that the weights are made for; ``claimed`` those that the
     manifest states instead (a planted mistake); ``limits`` go to ``manifest``.
@@ -78,7 +78,8 @@ def backend(
     wiring = dict(mtp or {})
     weights, embedding = weights_and_embedding(spec(**wiring), noise=noise, seed=seed)
     manifest = tiny.manifest(spec(**(wiring | dict(claimed or {}))), **limits)
-    return ReferenceBackend(manifest, weights, embedding)
+    made: ReferenceBackend = tiny.make(manifest, weights, embedding)
+    return made
 
 
 def weights_and_embedding(

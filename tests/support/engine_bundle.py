@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 from support.tiny_graph import stored_places
+from support.trt_double.install import Double, installed
 
 from selfdraft.export.graph import build_graphs
 from selfdraft.manifest import FileSpec, Manifest, manifest_to_json
@@ -32,6 +33,7 @@ def write_engine_bundle(
 ) -> Bundle:
     """Weights, embedding, graphs and manifest, as if exported for a board."""
     folder.mkdir(parents=True, exist_ok=True)
+    kv = manifest.precision.kv
     stored = {k: v if v.dtype == np.int64 else v.astype(np.float32) for k, v in weights.items()}
     save_file(stored, str(folder / manifest.weights_file))
     save_file({"embedding": embedding.astype(np.float32)}, str(folder / manifest.embedding_file))
@@ -42,6 +44,7 @@ def write_engine_bundle(
         candidates=manifest.limits.candidates,
         target="cpu",
         attention=manifest.attention,
+        kv_dtype="int8" if kv == "int8" else "fp32",
     )
     files = {path.name: _file(path) for path in sorted(folder.iterdir())}
     full = dataclasses.replace(manifest, target="orin-jp6", graphs=graphs, files=files)
@@ -71,3 +74,27 @@ def build_bundle(bundle: Bundle, *, batch: int = 4, **limits: Any) -> Path:
 def open_backend(bundle: Bundle, **options: Any) -> TensorRtBackend:
     """The backend on engines that were built before."""
     return TensorRtBackend(bundle.path, bundle.manifest, **options)
+
+
+class EngineMaker:
+    """Makes backends as ``ReferenceBackend(manifest, weights, embedding)`` does, on one double."""
+
+    def __init__(self, double: Double, folder: Path) -> None:
+        self.double = double
+        self._folder = folder
+        self._made: dict[str, TensorRtBackend] = {}
+
+    def __call__(
+        self, manifest: Manifest, weights: Mapping[str, NDArray[Any]], embedding: NDArray[Any]
+    ) -> TensorRtBackend:
+        digest = hashlib.sha256(manifest_to_json(manifest).encode())
+        for name in sorted(weights):
+            digest.update(np.ascontiguousarray(weights[name]))
+        key = digest.hexdigest()
+        if key not in self._made:
+            bundle = write_engine_bundle(self._folder / key[:16], manifest, weights, embedding)
+            rows = manifest.limits.context_length
+            with installed(self.double):
+                build_bundle(bundle, prefill_rows=rows)
+                self._made[key] = open_backend(bundle)
+        return self._made[key]

@@ -48,4 +48,5 @@ def backend(
         attention=plan if sparse else None,
         precision=dataclasses.replace(manifest.precision, kv=kv),
     )
-    return ReferenceBackend(manifest, weights, embedding)
+    made: ReferenceBackend = tiny.make(manifest, weights, embedding)
+    return made

@@ -24,6 +24,8 @@ from selfdraft.runtime.weights import expected_shapes
 
 Weights = dict[str, NDArray[Any]]
 DEFAULT_MTP = MtpSpec(concat="hidden_first", tap="pre_norm")
+make: Any = ReferenceBackend
+"""Makes a backend of a manifest, weights and embedding; a copy of this module may have another one."""
 
 
 def model_spec(**changes: Any) -> ModelSpec:
@@ -100,4 +102,5 @@ def backend(model: ModelSpec | None = None, *, seed: int = 0, **limits: Any) -> 
     """A reference backend with random weights; ``limits`` go to ``manifest``."""
     model = model or model_spec()
     weights, embedding = random_weights(model, seed)
-    return ReferenceBackend(manifest(model, **limits), weights, embedding)
+    made: ReferenceBackend = make(manifest(model, **limits), weights, embedding)
+    return made

@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import onnx
 import onnxruntime as ort
 
 from selfdraft.manifest import Dim
+from selfdraft.runtime.graph_check import TYPE_NAMES
 
 STANDARD = ("", "ai.onnx", "com.microsoft")
 """Domains of nodes that ONNX Runtime runs itself; those of all others need a plugin."""
@@ -51,19 +52,18 @@ class OnnxModel:
 @functools.cache
 def read_model(path: Path) -> OnnxModel:
     graph = onnx.load(str(path), load_external_data=False).graph
+    session = open_session(path)
     return OnnxModel(
         path=path,
-        inputs=tuple(_tensor(value) for value in graph.input),
-        outputs=tuple(_tensor(value) for value in graph.output),
+        inputs=tuple(_tensor(value) for value in session.get_inputs()),
+        outputs=tuple(_tensor(value) for value in session.get_outputs()),
         custom=tuple(_node(node) for node in graph.node if node.domain not in STANDARD),
     )
 
 
-def _tensor(value: onnx.ValueInfoProto) -> OnnxTensor:
-    kind = value.type.tensor_type
-    dtype = str(np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)))
-    dims = tuple(d.dim_param or d.dim_value for d in kind.shape.dim)
-    return OnnxTensor(name=value.name, dtype=dtype, shape=dims)
+def _tensor(value: Any) -> OnnxTensor:
+    dtypes = {name: dtype for dtype, name in TYPE_NAMES.items()}
+    return OnnxTensor(name=value.name, dtype=dtypes[value.type], shape=tuple(value.shape))
 
 
 def _node(node: onnx.NodeProto) -> OnnxNode:

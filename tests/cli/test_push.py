@@ -1,0 +1,135 @@
+"""``selfdraft push`` and ``selfdraft verify --hashes``: what arrives, what is refused, what goes on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.fake_board_copy import BoardCopy, fake_board_copy
+
+
+@pytest.fixture
+def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BoardCopy:
+    return fake_board_copy(tmp_path, monkeypatch)
+
+
+def place(board: BoardCopy) -> str:
+    return f"user@board:{board.folder}"
+
+
+def same(first: Path, second: Path) -> bool:
+    names = sorted(path.relative_to(first) for path in first.rglob("*") if path.is_file())
+    return names == sorted(p.relative_to(second) for p in second.rglob("*") if p.is_file()) and all(
+        (first / name).read_bytes() == (second / name).read_bytes() for name in names
+    )
+
+
+def test_bundle_arrives_whole_and_its_manifest_last(
+    run: Any, shared_bundle: Path, board: BoardCopy
+) -> None:
+    result = run("push", shared_bundle, place(board))
+    assert result.exit_code == 0, result.stderr
+    assert same(shared_bundle, board.folder)
+    assert f"at {place(board)}, every hash checked there" in result.stdout
+    assert [line.split()[0] for line in board.log] == ["ssh", "rsync", "ssh", "scp"]
+    assert "manifest.json" in board.log[-1] and "--partial" in board.log[1]
+    assert run("verify", board.folder, "--hashes").exit_code == 0
+
+
+def test_copy_that_is_cut_short_is_no_bundle_and_goes_on(
+    run: Any, shared_bundle: Path, board: BoardCopy
+) -> None:
+    board.switch("stops-after", "1")
+    result = run("push", shared_bundle, place(board))
+    assert result.exit_code == 5 and "exit code 20" in result.stderr
+    assert "same command again" in result.stderr
+    assert not (board.folder / "manifest.json").exists()
+    assert run("inspect", board.folder).exit_code == 3
+    board.switch_off("stops-after")
+    assert run("push", shared_bundle, place(board)).exit_code == 0
+    assert same(shared_bundle, board.folder)
+
+
+def test_old_manifest_goes_before_anything_is_copied(
+    run: Any, shared_bundle: Path, board: BoardCopy
+) -> None:
+    assert run("push", shared_bundle, place(board)).exit_code == 0
+    board.switch("rsync-status", "20")
+    assert run("push", shared_bundle, place(board)).exit_code == 5
+    assert not (board.folder / "manifest.json").exists()
+
+
+def test_file_that_arrives_otherwise_is_named(
+    run: Any, shared_bundle: Path, board: BoardCopy
+) -> None:
+    board.switch("spoils")
+    result = run("push", shared_bundle, place(board))
+    assert result.exit_code == 6 and "differ" in result.stderr
+    assert not (board.folder / "manifest.json").exists()
+
+
+@pytest.mark.parametrize("missing", ["here", "there"])
+def test_scp_takes_over_and_copies_only_what_differs(
+    run: Any, shared_bundle: Path, board: BoardCopy, missing: str
+) -> None:
+    if missing == "here":
+        board.without("rsync")
+    else:
+        board.switch("rsync-status", "127")
+    result = run("push", shared_bundle, place(board), "--json")
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["program"] == "scp"
+    assert same(shared_bundle, board.folder)
+    copied = sum(line.startswith("scp") for line in board.log)
+    (board.folder / "tokenizer.json").write_text("changed")
+    assert run("push", shared_bundle, place(board)).exit_code == 0
+    again = sum(line.startswith("scp") for line in board.log) - copied
+    assert again == 2, "the changed file and the manifest"
+    assert same(shared_bundle, board.folder)
+
+
+def test_unreachable_board_missing_tools_and_failing_copies_are_told(
+    run: Any, shared_bundle: Path, board: BoardCopy
+) -> None:
+    board.switch("unreachable")
+    result = run("push", shared_bundle, place(board))
+    assert result.exit_code == 5 and "no route" in result.stderr
+    board.switch_off("unreachable")
+    board.switch("scp-fails")
+    assert "scp ended with exit code 1" in run("push", shared_bundle, place(board)).stderr
+    board.without("scp")
+    assert "scp is not installed" in run("push", shared_bundle, place(board)).stderr
+    board.without("ssh")
+    assert "ssh is not installed" in run("push", shared_bundle, place(board)).stderr
+
+
+@pytest.mark.parametrize(
+    "target", ["board", "-oProxyCommand=x:/a", "board:/a b", "board:/a;rm", "board:$HOME", "b:"]
+)
+def test_places_that_a_shell_might_read_otherwise_are_refused(
+    run: Any, shared_bundle: Path, board: BoardCopy, target: str
+) -> None:
+    result = run("push", shared_bundle, "--", target)
+    assert result.exit_code == 2, result.stderr
+    assert not (board.state / "log").exists()
+
+
+def test_damaged_bundle_is_not_sent(run: Any, own_bundle: Path, board: BoardCopy) -> None:
+    (own_bundle / "tokenizer.json").write_text("{}")
+    assert run("push", own_bundle, place(board)).exit_code == 3
+    assert not (board.state / "log").exists()
+
+
+def test_hashes_tell_of_changed_files(run: Any, own_bundle: Path) -> None:
+    assert "ok" in run("verify", own_bundle, "--hashes").stdout
+    weights = own_bundle / "weights.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    result = run("verify", own_bundle, "--hashes")
+    assert result.exit_code == 6 and "FAILED" in result.stdout
+    assert "weights.safetensors" in result.stdout
+    assert run("verify", own_bundle, "--hashes", "--prompt", "x").exit_code == 2
+    assert run("verify", own_bundle / "nowhere", "--hashes").exit_code == 3
