@@ -135,9 +135,7 @@ def _ssh(place: Place, command: str, *, given: str = "") -> str:
 
 def _run(arguments: Sequence[str], *, given: str = "") -> int:
     """Exit code; what the program shows goes to stderr."""
-    done = subprocess.run(
-        arguments, input=given, text=True, stdout=STDERR, check=False
-    )
+    done = subprocess.run(arguments, input=given, text=True, stdout=STDERR, check=False)
     return done.returncode
 
 

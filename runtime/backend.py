@@ -69,14 +69,18 @@ class BackboneOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MtpOutput:
-    """Result of one MTP pass; tensors are valid until the pass after the next one."""
+    """Result of one MTP pass; tensors are valid until the pass after the next one.
+
+    Arrays are there once ``to_host`` of ``draft_ids`` has returned: a backend may work ahead, so
+    that a chain of drafts does not wait for the host.
+    """
 
     hidden: DeviceTensor
     """``[B, m, H]`` recycled hidden state of the rows asked for."""
     draft_ids: DeviceTensor
     """``[B, m]`` int64 greedy drafts in the full vocabulary; may be fed to the next pass."""
     top_values: FloatArray
-    """``[B, m, C']`` descending, over the draft vocabulary."""
+    """``[B, m, C']`` descending, over the draft vocabulary; equal values in any order."""
     top_ids: IntArray
     """``[B, m, C']`` in the full vocabulary."""
 

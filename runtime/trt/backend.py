@@ -31,7 +31,7 @@ from selfdraft.runtime.trt.embedding import upload_embedding
 from selfdraft.runtime.trt.engines import open_engines
 from selfdraft.runtime.trt.gpu import Gpu
 from selfdraft.runtime.trt.library import import_tensorrt
-from selfdraft.runtime.trt.limits import EngineLimits
+from selfdraft.runtime.trt.limits import PROMPT_ROWS, EngineLimits
 from selfdraft.runtime.trt.passes import TrtTensor
 from selfdraft.runtime.trt.states import TrtStates, allocate_states, export_slot, import_slot
 
@@ -103,10 +103,13 @@ class TensorRtBackend:
     def run_backbone(self, states: TrtStates, step: Step, input_ids: IntArray) -> BackboneOutput:
         """One pass of the backbone; returns when its candidates are on the host."""
         rows, logit_rows = input_ids.shape[1], step.row_index.shape[1]
+        if np.any(step.attend_all * step.row_count):  # a prompt; idle slots do not count
+            rows = max(rows, PROMPT_ROWS)
         found = self._binder.bind("backbone", states, rows=rows, logit_rows=logit_rows)
         found.fill(step, input_ids)
         found.run()
         found.wait()
+        found.sort_candidates()
         return BackboneOutput(
             hidden=found.output(self._backbone.taps[0]),
             logits=found.output(LOGITS),
@@ -122,7 +125,10 @@ class TensorRtBackend:
         input_ids: IntArray | TrtTensor,
         hidden: TrtTensor | FloatArray,
     ) -> MtpOutput:
-        """Queue one pass of the MTP head; its arrays are there after ``to_host`` of its drafts."""
+        """Queue one pass of the MTP head; its arrays are there after ``to_host`` of its drafts.
+
+        ``hidden`` of a prompt is longer than ``input_ids`` by its padding.
+        """
         graph = self._manifest.graphs["mtp"]
         states.turn ^= 1  # A pass may read what the one before it wrote, and the host too.
         found = self._binder.bind(
@@ -138,8 +144,8 @@ class TensorRtBackend:
         return MtpOutput(
             hidden=found.output(graph.taps[0]),
             draft_ids=found.output("draft_ids"),
-            top_values=found.lists.host("top_values", found.sizes),
-            top_ids=found.lists.host("top_ids", found.sizes),
+            top_values=found.listed("top_values"),
+            top_ids=found.listed("top_ids"),
         )
 
     def read_rows(self, logits: TrtTensor, rows: list[tuple[int, int]]) -> FloatArray:

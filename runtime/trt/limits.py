@@ -7,13 +7,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 from selfdraft.errors import ConfigError
-from selfdraft.manifest import BLOCK_TOKENS, Dim, GraphSpec, Limits, capacity_for
+from selfdraft.manifest import BLOCK_TOKENS, MAX_STEP_ROWS, Dim, GraphSpec, Limits, capacity_for
 from selfdraft.runtime.loop_options import MAX_DRAFTS
 
 ProfileName = Literal["decode", "prefill"]
 PROFILES: tuple[ProfileName, ...] = ("decode", "prefill")
 """Index of a profile in an engine is its place here."""
 DECODE_ROWS = MAX_DRAFTS + 1
+PROMPT_ROWS = MAX_STEP_ROWS + 1
+"""Fewest rows of a pass over a prompt. From here on the attention plugin runs its prefill kernel, below
+it that of decode steps: padded, a prompt's last rows are computed like its first ones."""
 Sizes = dict[str, int]
 
 
@@ -77,7 +80,7 @@ def engine_limits(
     for name, value in (("batch", batch), ("prefill_rows", rows)):
         if value < 1:
             raise ConfigError(f"{name} is {value}", hint="choose 1 or more")
-    return EngineLimits(batch=batch, context=context, prefill_rows=max(rows, DECODE_ROWS))
+    return EngineLimits(batch=batch, context=context, prefill_rows=max(rows, PROMPT_ROWS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -89,7 +89,9 @@ class Pass:
             self.inputs.upload()
             self._copy(own, input_ids)
         else:
-            self.inputs.host("input_ids", self.sizes)[...] = input_ids
+            ids = self.inputs.host("input_ids", self.sizes)
+            ids[:, input_ids.shape[1] :] = 0  # padding
+            ids[:, : input_ids.shape[1]] = input_ids
             self.inputs.upload()
 
     def fill_hidden(self, hidden: TrtTensor | FloatArray) -> None:
@@ -127,10 +129,15 @@ class Pass:
         return TrtTensor(view=self.kept[name].device(name, self.sizes), owner=self)
 
     def listed(self, name: str) -> NDArray[Any]:
-        """The host's copy of an output, there after ``wait``; integers as int64, floats as fp32."""
-        array = self.lists.host(name, self.sizes)
-        wide = np.int64 if array.dtype.kind == "i" else np.float32
-        return array if array.dtype == wide else array.astype(wide)
+        """The host's copy of an output, there after ``wait``."""
+        return self.lists.host(name, self.sizes)
+
+    def sort_candidates(self) -> None:
+        """Order the host's candidates by value, equal ones by id: TensorRT's TopK leaves that open."""
+        values, ids = self.listed("top_values"), self.listed("top_ids")
+        order = np.lexsort((ids, -values))
+        values[...] = np.take_along_axis(values, order, axis=-1)
+        ids[...] = np.take_along_axis(ids, order, axis=-1)
 
     def set_shapes(self, sizes: Sizes, shape_of: Callable[[TensorSpec], tuple[int, ...]]) -> None:
         """Tell the context the shapes of the inputs, where they changed."""

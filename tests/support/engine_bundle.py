@@ -17,12 +17,17 @@ from safetensors.numpy import save_file
 from support.tiny_graph import stored_places
 from support.trt_double.install import Double, installed
 
+from selfdraft.export.bundle import export_bundle
+from selfdraft.export.check_variant import write_check_variant
 from selfdraft.export.graph import build_graphs
+from selfdraft.export.options import ExportOptions
 from selfdraft.manifest import FileSpec, Manifest, manifest_to_json
-from selfdraft.runtime.bundle import Bundle
+from selfdraft.runtime.bundle import Bundle, open_bundle
 from selfdraft.runtime.trt.backend import TensorRtBackend
 from selfdraft.runtime.trt.builder import BuildOptions, build_engines
 from selfdraft.runtime.trt.limits import engine_limits
+
+DEMO = Path(__file__).parents[2] / "demo" / "checkpoint"
 
 
 def write_engine_bundle(
@@ -55,6 +60,22 @@ def write_engine_bundle(
 def _file(path: Path) -> FileSpec:
     content = path.read_bytes()
     return FileSpec(bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
+
+
+def write_plugin_library(path: Path) -> Path:
+    """A "library" with the creators of our two plugins, as the double reads it."""
+    path.write_text("double\nCachedAttention 1 selfdraft\nInt4MatMul 1 selfdraft\n")
+    return path
+
+
+def export_orin_demo(folder: Path, **options: Any) -> Bundle:
+    """The demo checkpoint for a board, and beside it the check variant that the double runs."""
+    export_bundle(DEMO, folder, ExportOptions(target="orin-jp6", **options))
+    bundle = open_bundle(folder)
+    checked = folder.with_name(f"{folder.name}.check")
+    checked.mkdir()
+    write_check_variant(folder, bundle.manifest, checked)
+    return bundle
 
 
 def build_bundle(bundle: Bundle, *, batch: int = 4, **limits: Any) -> Path:

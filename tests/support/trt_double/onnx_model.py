@@ -80,8 +80,8 @@ def _node(node: onnx.NodeProto) -> OnnxNode:
 
 @functools.cache
 def open_session(path: Path) -> ort.InferenceSession:
-    """The session of the graph's check variant: ``X.check.onnx`` beside it, else the graph itself."""
-    variant = path.with_suffix(".check.onnx")
+    """The session of the graph's check variant, in the folder ``BUNDLE.check``, else of the graph."""
+    variant = path.parent.with_name(f"{path.parent.name}.check") / path.name
     options = ort.SessionOptions()
     options.intra_op_num_threads = 2
     options.log_severity_level = 3

@@ -1,0 +1,289 @@
+"""What the TensorRT backend does with memory, copies, waits and CUDA graphs, on the double.
+
+The loop tests run on it too (conftest.py, "tensorrt double"); nothing here has seen a GPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="the exporter: pip install 'selfdraft[export]'")
+from support.engine_bundle import build_bundle, open_backend, write_engine_bundle
+from support.refusals import refused
+from support.trt_double.install import Double, installed, make_double
+
+from selfdraft.errors import ConfigError, DeviceError, ResourceError
+from selfdraft.manifest import capacity_for
+from selfdraft.runtime.backend import Step
+from selfdraft.runtime.bundle import Bundle
+from selfdraft.runtime.loop import DecodeLoop
+from selfdraft.runtime.request import Request
+from selfdraft.runtime.sampling import SamplingParams
+from selfdraft.runtime.trt.passes import Pass
+
+PROMPT = (0, 5, 9, 2, 7)
+
+
+@pytest.fixture(scope="session")
+def bundle(copy_model: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """The crafted model whose head errs now and then, with the graphs of the ``cpu`` target."""
+    from support import tiny_model
+
+    spec = copy_model.spec()
+    weights, embedding = copy_model.weights_and_embedding(spec, noise=0.3, seed=0)
+    folder = tmp_path_factory.mktemp("engine") / "bundle"
+    return write_engine_bundle(folder, tiny_model.manifest(spec), weights, embedding)
+
+
+@pytest.fixture
+def double(bundle: Bundle) -> Iterator[Double]:
+    with installed(make_double()) as double:
+        build_bundle(bundle)
+        yield double
+
+
+@pytest.fixture
+def backend(double: Double, bundle: Bundle) -> Any:
+    return open_backend(bundle)
+
+
+def started(backend: Any, *, drafts: int, batch: int = 1, **sampling: Any) -> DecodeLoop:
+    loop = DecodeLoop(backend, drafts=drafts, batch=batch)
+    params = SamplingParams(**sampling)
+    loop.begin({s: Request(prompt_ids=(*PROMPT, s), sampling=params) for s in range(batch)})
+    return loop
+
+
+def warm(loop: DecodeLoop, steps: int = 4) -> DecodeLoop:
+    for _ in range(steps):
+        loop.step()
+    return loop
+
+
+@pytest.mark.parametrize("drafts", [0, 1, 4])
+def test_no_address_changes_and_nothing_is_allocated_once_it_runs(
+    backend: Any, double: Double, drafts: int
+) -> None:
+    loop = warm(started(backend, drafts=drafts, batch=2))
+    addresses = loop._states.addresses()  # type: ignore[attr-defined]
+    known = [(dict(c.addresses), c.num_enqueued) for c in double.tensorrt.contexts]
+    count = double.device.num_allocations
+    warm(loop, 25)
+    assert loop._states.addresses() == addresses  # type: ignore[attr-defined]
+    assert double.device.num_allocations == count
+    now = [(dict(c.addresses), c.num_enqueued) for c in double.tensorrt.contexts]
+    assert now == known, "after the first pass only recorded graphs are launched"
+
+
+@pytest.mark.parametrize("drafts", [0, 1, 3])
+def test_greedy_step_copies_no_more_than_candidates_to_the_host(
+    backend: Any, double: Double, drafts: int
+) -> None:
+    loop = warm(started(backend, drafts=drafts))
+    double.device.copies.clear()
+    warm(loop, 10)
+    graphs = backend.manifest.graphs
+    candidates = backend.manifest.limits.candidates
+    most = {name: (drafts + 1) * candidates * (4 + 8) for name in graphs}
+    largest = max(most.values()) + 4 * 256  # each tensor starts at a multiple of 256
+    sizes = [copy.num_bytes for copy in double.device.copies if copy.kind.startswith("out")]
+    assert max(sizes) <= largest < backend.manifest.model.vocab_size * 4 * (drafts + 1) + 4096
+    assert len(sizes) == 10 * (1 + drafts), "one copy a pass"
+    assert {copy.kind for copy in double.device.copies} <= {"in", "out", "across"}
+
+
+def test_links_of_a_chain_do_not_wait_for_the_host(
+    backend: Any, double: Double, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the host waits for a draft, the next link is queued already."""
+    loop = warm(started(backend, drafts=4))
+    behind: list[int] = []
+    wait = Pass.wait
+
+    def noted(self: Pass) -> None:
+        if self.pending:
+            wait(self)
+            behind.append(len(double.device.queue))
+
+    monkeypatch.setattr(Pass, "wait", noted)
+    loop.step()
+    assert [count > 0 for count in behind] == [True, True, True, False, False]
+
+
+def test_every_decode_shape_is_recorded_once_and_prompts_never(
+    backend: Any, double: Double
+) -> None:
+    warm(started(backend, drafts=2), 6)
+    decode = [c for c in double.tensorrt.contexts if c.recorded]
+    prompt = [c for c in double.tensorrt.contexts if not c.recorded]
+    assert {c.num_enqueued for c in decode} == {2}, "one run, one record"
+    rows = sorted((c.shapes["input_ids"][1], "hidden" in c.shapes) for c in decode)
+    assert rows == [(1, True), (3, False), (3, True)]
+    assert [c.shapes["input_ids"] for c in prompt] == [(1, 66), (1, 66)]
+    assert len(double.driver.graphs) == len(decode) < double.driver.num_launches
+
+
+def test_without_cuda_graphs_the_tokens_are_the_same(
+    double: Double, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens = []
+    for choice in ("1", "0"):
+        monkeypatch.setenv("SELFDRAFT_CUDA_GRAPHS", choice)
+        before = double.driver.num_launches
+        loop = warm(started(open_backend(bundle), drafts=2), 8)
+        tokens.append(loop.tokens(0))
+        assert (double.driver.num_launches > before) == (choice == "1")
+    assert tokens[0] == tokens[1]
+
+
+def test_rows_and_single_logits_are_those_of_the_pass(backend: Any) -> None:
+    states = backend.allocate(batch=2, capacity=capacity_for(64))
+    step = Step(
+        past_len=np.zeros(2, np.int64),
+        row_count=np.array([3, 2]),
+        attend_all=np.zeros(2, np.int64),
+        row_index=np.array([[0, 2], [1, 0]]),
+    )
+    ids = np.array([[0, 4, 5], [0, 9, 0]])
+    output = backend.run_backbone(states, step, ids)
+    rows = backend.read_rows(output.logits, [(0, 0), (0, 1), (1, 0), (1, 1)])
+    assert rows.shape == (4, backend.manifest.model.vocab_size)
+    whole = backend.to_host(output.logits)
+    np.testing.assert_array_equal(rows, whole.reshape(4, -1))
+    for count in (3, 40):
+        wanted = np.arange(count)
+        found = backend.read_entries(output.logits, (1, 0), wanted)
+        np.testing.assert_array_equal(found, whole[1, 0, :count])
+    best = np.take_along_axis(whole, output.top_ids, axis=-1)
+    np.testing.assert_array_equal(best, output.top_values)
+    assert backend.to_host(output.hidden).shape == (2, 3, backend.manifest.model.hidden_size)
+
+
+def test_equal_candidates_come_in_the_order_of_their_ids(backend: Any) -> None:
+    states = backend.allocate(batch=1, capacity=capacity_for(64))
+    one = np.array([1])
+    step = Step(past_len=one * 0, row_count=one, attend_all=one * 0, row_index=np.array([[0]]))
+    backend.run_backbone(states, step, np.array([[0]]))
+    (own,) = states.passes.values()
+    values, ids = own.listed("top_values"), own.listed("top_ids")
+    values[0, 0, :4], ids[0, 0, :4] = [7.0, 9.0, 9.0, 9.0], [1, 60, 3, 20]
+    values[0, 0, 4:] = -np.arange(values.shape[2] - 4)
+    own.sort_candidates()
+    assert ids[0, 0, :4].tolist() == [3, 20, 60, 1]
+    assert values[0, 0, :4].tolist() == [9.0, 9.0, 9.0, 7.0]
+
+
+def test_draft_from_hidden_states_that_the_host_kept(backend: Any) -> None:
+    states = backend.allocate(batch=1, capacity=capacity_for(64))
+    step = Step(
+        past_len=np.zeros(1, np.int64),
+        row_count=np.array([2]),
+        attend_all=np.zeros(1, np.int64),
+        row_index=np.array([[1]]),
+    )
+    output = backend.run_backbone(states, step, np.array([[0, 4]]))
+    kept = backend.to_host(output.hidden)
+    ids = np.array([[4, 8]])
+    expected = backend.to_host(backend.run_mtp(states, step, ids, output.hidden).draft_ids).copy()
+    found = backend.to_host(backend.run_mtp(states, step, ids, kept).draft_ids)
+    assert found.tolist() == expected.tolist()
+
+
+def test_shapes_beyond_the_engine_are_refused_with_the_command(backend: Any) -> None:
+    limits = backend.limits
+    with refused("5 slots", "built for 4"):
+        backend.allocate(batch=5, capacity=64)
+    with refused(f"of {limits.capacity} (context {limits.context})"):
+        backend.allocate(batch=1, capacity=limits.capacity + 64)
+    states = backend.allocate(batch=1, capacity=capacity_for(64))
+    many = limits.prefill_rows + 1
+    one = np.array([1])
+    step = Step(past_len=one * 0, row_count=one, attend_all=one, row_index=np.array([[0]]))
+    with refused(f"{many} rows", f"built for {limits.prefill_rows}"):
+        backend.run_backbone(states, step, np.zeros((1, many), np.int64))
+    wide = Step(past_len=one, row_count=one, attend_all=one, row_index=np.zeros((1, 10), np.int64))
+    with refused("10 logit_rows"):
+        backend.run_backbone(states, wide, np.zeros((1, 1), np.int64))
+
+
+def test_failures_of_the_libraries_are_told_in_our_words(
+    backend: Any, double: Double, bundle: Bundle
+) -> None:
+    loop = warm(started(backend, drafts=1))
+    double.tensorrt.fails_to_run = True
+    with refused("backbone.onnx does not run: a kernel failed", error=DeviceError):
+        started(backend, drafts=0)
+    double.tensorrt.fails_to_run = False
+    assert loop.active
+    double.driver.fails = "cuGraphLaunch"
+    with refused("cuGraphLaunch failed with CUDA error 900", error=DeviceError):
+        loop.step()
+    double.driver.fails = "cuStreamEndCapture"
+    with refused("cuStreamEndCapture failed", error=DeviceError):
+        warm(started(open_backend(bundle), drafts=0))
+    assert double.device.capturing is None
+    double.device.memory_bytes = 0
+    with refused("bytes of device memory", error=ResourceError):
+        backend.allocate(batch=1, capacity=64)
+
+
+class TestTeethOfTheDouble:
+    """The double fails where the backend breaks a rule; each of these breaks one."""
+
+    def test_reading_without_waiting_gives_poison(
+        self, backend: Any, double: Double, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        loop = warm(started(backend, drafts=0))
+        expected = warm(started(backend, drafts=0), 10).tokens(0)
+        monkeypatch.setattr(Pass, "wait", lambda self: setattr(self, "pending", False))
+        with contextlib.suppress(ConfigError, ValueError, IndexError, KeyError):
+            warm(loop, 6)  # poison is no token
+        assert loop.tokens(0) != expected
+        double.device.queue.clear()  # it would run on poison
+
+    def test_inputs_overwritten_too_early_are_wrong(self, backend: Any, double: Double) -> None:
+        states = backend.allocate(batch=1, capacity=capacity_for(64))
+        one = np.array([1])
+        step = Step(past_len=one * 0, row_count=one, attend_all=one * 0, row_index=np.array([[0]]))
+        found = backend._binder.bind("backbone", states, rows=1, logit_rows=1)
+        found.fill(step, np.array([[3]]))
+        found.run()
+        found.inputs.host("input_ids", found.sizes)[...] = 5
+        found.wait()
+        wrong = found.listed("top_values").copy()
+        for token, same in ((3, False), (5, True)):
+            output = backend.run_backbone(states, step, np.array([[token]]))
+            assert np.array_equal(output.top_values, wrong) == same
+
+    def test_moving_a_state_or_binding_it_twice_is_refused(self, backend: Any) -> None:
+        loop = warm(started(backend, drafts=0))
+        context = next(iter(loop._states.passes.values())).context  # type: ignore[attr-defined]
+        with pytest.raises(AssertionError):
+            context.set_tensor_address("k_cache_0", context.addresses["k_cache_0"] + 512)
+        states = loop._states
+        other = backend._binder.bind("backbone", states, rows=2, logit_rows=1).context
+        other.addresses["k_cache_0_out"] += 512
+        with pytest.raises(AssertionError, match="not in place"):
+            other.execute_async_v3(0x5EED)
+
+    def test_capturing_before_a_run_allocating_and_waiting_are_refused(
+        self, backend: Any, double: Double
+    ) -> None:
+        states = backend.allocate(batch=1, capacity=capacity_for(64))
+        found = backend._binder.bind("backbone", states, rows=3, logit_rows=1)
+        gpu = backend._gpu
+        for breaks in (
+            found._enqueue,
+            lambda: gpu.allocate(8),
+            gpu.synchronize,
+            lambda: gpu.fetch(np.empty(1, np.uint8), states.addresses()["backbone.k_cache_0"]),
+        ):
+            with pytest.raises(AssertionError):
+                gpu.capture(breaks)
+            assert double.device.capturing is None
