@@ -13,6 +13,7 @@ from selfdraft.cli.attention_facts import (
 )
 from selfdraft.cli.console import bytes_text, print_json, say, table
 from selfdraft.cli.inspect_checkpoint import is_checkpoint, show_checkpoint
+from selfdraft.cli.mtp_cost import MtpCost, mtp_cost
 from selfdraft.cli.options import ContextOption, InspectedArg, JsonOption
 from selfdraft.errors import ConfigError
 
@@ -78,7 +79,7 @@ def bundle_facts(bundle: Path, manifest: Manifest, *, context: int) -> dict[str,
         "attention": attention_facts(manifest, context=context),
         "state_bytes": states,
         "state_bytes_by_kind": kinds,
-        "mtp_bytes": _mtp_bytes(parts, states),
+        "mtp_bytes": _mtp_bytes(mtp_cost(manifest, parts, context=context)),
         "states": [asdict(s) for graph in manifest.graphs.values() for s in graph.states],
         "text": asdict(manifest.text),
         "sampling": asdict(manifest.sampling),
@@ -88,12 +89,27 @@ def bundle_facts(bundle: Path, manifest: Manifest, *, context: int) -> dict[str,
     }
 
 
-def _mtp_bytes(parts: dict[str, int], states: dict[str, int]) -> dict[str, int]:
-    return {
-        "weights": parts.get("mtp", 0),
-        "draft_head": parts.get("draft_head", 0),
-        "states": states.get("mtp", 0),
-    }
+def _mtp_bytes(cost: MtpCost) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    keys = ("weights", "draft_head", "states", "buffers")
+    values = asdict(cost)
+    return {key: values[key] for key in keys} | {"share_of_backbone": cost.share}
+
+
+def _engine_rows(bundle: Path) -> list[tuple[str, ...]]:
+    """The engines that were built from the bundle, one a device."""
+    from selfdraft.runtime.bundle import ENGINES_FOLDER
+    from selfdraft.runtime.trt.sidecar import SIDECAR_NAME, read_sidecar
+
+    rows = []
+    for path in sorted((bundle / ENGINES_FOLDER).glob(f"*/{SIDECAR_NAME}")):
+        sidecar = read_sidecar(bundle, path.parent.name)
+        limits, size = sidecar.limits, sum(plan.bytes for plan in sidecar.plans.values())
+        system = f"TensorRT {sidecar.built.tensorrt}, L4T {sidecar.built.l4t or 'none'}"
+        most = f"batch {limits.batch}, context {limits.context}, prefill {limits.prefill_rows}"
+        rows.append((f"  {path.parent.name}", system, most, bytes_text(size)))
+    return rows
 
 
 def _print_facts(facts: dict[str, Any], manifest: Manifest) -> None:
@@ -116,9 +132,11 @@ def _print_facts(facts: dict[str, Any], manifest: Manifest) -> None:
     say(f"\nstates of one sequence, context {context}")
     say(table([_state_row(facts, graph) for graph in facts["state_bytes"]]))
     if manifest.has_mtp:
-        added = facts["mtp_bytes"]
-        shown = ", ".join(f"{k.replace('_', ' ')} {bytes_text(v)}" for k, v in added.items() if v)
-        say(f"\nMTP adds {bytes_text(sum(added.values()))} ({shown})")
+        say(f"\n{mtp_cost(manifest, facts['weight_bytes'], context=context).text}")
+    engines = _engine_rows(Path(facts["bundle"]))
+    if engines:
+        say("\nengines")
+        say(table(engines))
     say("\nfiles")
     files = [(f"  {k}", bytes_text(f.bytes), f.sha256[:12]) for k, f in manifest.files.items()]
     say(table(files))

@@ -84,4 +84,4 @@ def _hashes(
         raise ConfigError(
             "--hashes looks at no checkpoint and no prompt", hint="leave one of them out"
         )
-    return [tuple(check) for check in check_hashes(bundle)]
+    return [(check.name, check.passed, check.detail) for check in check_hashes(bundle)]

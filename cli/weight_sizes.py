@@ -7,6 +7,7 @@ from pathlib import Path
 
 from selfdraft.errors import BundleError
 from selfdraft.manifest import Manifest
+from selfdraft.runtime.pruned import pruned_files
 
 PARTS = {
     "mtp.draft_head": "draft_head",
@@ -20,9 +21,10 @@ PARTS = {
 
 
 def bytes_by_part(bundle: Path, manifest: Manifest) -> dict[str, int]:
-    """Stored bytes of each part that the bundle has."""
+    """Stored bytes of each part that the bundle has; pruned files count nothing."""
     sizes: dict[str, int] = {}
-    for file in (manifest.embedding_file, manifest.weights_file):
+    gone = {name for name in pruned_files(bundle) if not (bundle / name).exists()}
+    for file in {manifest.embedding_file, manifest.weights_file} - gone:
         for name, size in tensor_bytes(bundle / file).items():
             part = next((p for prefix, p in PARTS.items() if name.startswith(prefix)), "other")
             sizes[part] = sizes.get(part, 0) + size

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from selfdraft.errors import ConfigError, DeviceError
 from selfdraft.manifest import BLOCK_TOKENS, GraphName, GraphSpec, TensorSpec
@@ -103,10 +103,7 @@ class Binder:
         captures: bool,
     ) -> Pass:
         gpu = self._gpu
-        kept = [t for t in graph.outputs if t.name in graph.taps or t.name == LOGITS]
-        listed = [t for t in graph.outputs if t not in kept]
-        own = [t for t in graph.inputs if t.name not in (EMBEDDING, HIDDEN)]
-        hidden = [t for t in graph.inputs if t.name == HIDDEN]
+        own, hidden, kept, listed = buffer_groups(graph)
         found = Pass(
             gpu=gpu,
             graph=graph,
@@ -142,6 +139,30 @@ class Binder:
                     f"{last_error(self._engines.logger)}",
                     hint="build the engine again: selfdraft build BUNDLE",
                 )
+
+
+class BufferGroups(NamedTuple):
+    """The tensors of a graph that a pass has memory of its own for, by what happens to them."""
+
+    inputs: list[TensorSpec]
+    """Copied to the device together."""
+    hidden: list[TensorSpec]
+    """The MTP head's input from another pass."""
+    kept: list[TensorSpec]
+    """Stay on the device: hidden states and logits."""
+    listed: list[TensorSpec]
+    """Copied to the host together."""
+
+
+def buffer_groups(graph: GraphSpec) -> BufferGroups:
+    """``graph``'s inputs and outputs but the embedding and the states, which passes share."""
+    kept = [t for t in graph.outputs if t.name in graph.taps or t.name == LOGITS]
+    return BufferGroups(
+        inputs=[t for t in graph.inputs if t.name not in (EMBEDDING, HIDDEN)],
+        hidden=[t for t in graph.inputs if t.name == HIDDEN],
+        kept=kept,
+        listed=[t for t in graph.outputs if t not in kept],
+    )
 
 
 def wanted_embedding(graph: GraphSpec) -> TensorSpec:

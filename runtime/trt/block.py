@@ -34,6 +34,16 @@ class DeviceView:
         return math.prod(self.shape) * self.dtype.itemsize
 
 
+def block_bytes(tensors: Iterable[TensorSpec], largest: Sizes) -> int:
+    """Device memory of a block of ``tensors``; as much is pinned on the host."""
+    return sum(_aligned_bytes(tensor, largest) for tensor in tensors)
+
+
+def _aligned_bytes(tensor: TensorSpec, sizes: Sizes) -> int:
+    size = math.prod(resolve(tensor.shape, sizes)) * np.dtype(tensor.dtype).itemsize
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
 class Block:
     """``tensors`` at their ``largest`` sizes, one behind the other."""
 
@@ -44,8 +54,7 @@ class Block:
         end = 0
         for tensor in self._tensors.values():
             self._offsets[tensor.name] = end
-            size = math.prod(resolve(tensor.shape, largest)) * np.dtype(tensor.dtype).itemsize
-            end += -(-size // ALIGNMENT) * ALIGNMENT
+            end += _aligned_bytes(tensor, largest)
         self._buffer = gpu.allocate(end)
         self._pinned = gpu.pinned(end)
 

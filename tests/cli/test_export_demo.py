@@ -65,7 +65,7 @@ def test_export_without_head_says_speculation_is_off(run: Any, tmp_path: Path) -
     assert f"selfdraft verify {tmp_path / 'b'}" in result.stdout
     assert set(result.stderr.split()) == {"embedding", "weights", "graphs", "hashes"}
     facts = json.loads(run("inspect", tmp_path / "b", "--json").stdout)
-    assert facts["mtp_bytes"] == {"weights": 0, "draft_head": 0, "states": 0}
+    assert set(facts["mtp_bytes"].values()) == {0}
     assert facts["state_bytes"]["backbone"] > 0
 
 
