@@ -8,6 +8,8 @@ VENV ?= .venv
 # Where the default index serves only CUDA builds of torch:
 #   make demo PIP_FLAGS="--extra-index-url <index with CPU builds>"
 PIP_FLAGS ?=
+# Types of TensorRT for a test; the package asks for TensorRT itself, so without what it asks for.
+STUBS := tensorrt-stubs==10.13.0.35.1
 RUN := $(VENV)/bin/python -m
 # TensorRT's headers inside another package, which needs CUDA builds of torch for what else it does.
 TENSORRT_HEADERS := kernel-lens==2.0.1
@@ -31,6 +33,7 @@ $(VENV)/.dev: $(VENV)/.demo
 	@echo "installing test tools"
 	@$(INSTALL) -e '.[cpu,export,dev,kernels,grammar]'
 	@$(INSTALL) --no-deps $(TENSORRT_HEADERS)
+	@$(INSTALL) --no-deps --target $(VENV)/stubs --upgrade $(STUBS)
 	@touch $@
 
 # NVIDIA's parser and builder on a CPU, for the slow tests; x86-64 Linux alone has them.

@@ -126,7 +126,7 @@ class Binder:
         blocks = [found.inputs, found.lists, *found.kept.values()]
         for block in [*blocks, *([found.hidden] if found.hidden else [])]:
             addresses |= {name: block.device(name, sizes).address for name in block.names}
-        context = found.context
+        context: trt.IExecutionContext = found.context
         for state in found.graph.states:
             address = states.buffers[state.name].address
             addresses |= {state.input: address, state.output: address}

@@ -121,9 +121,9 @@ class _GraphBuilder:
     def build(self, path: Path, graph: GraphSpec, name: str) -> PlanFile:
         """Parse, build, inspect and write one graph."""
         builder: trt.Builder = self._tensorrt.Builder(self._logger)
-        network = self._parse(builder, path)
+        network: trt.INetworkDefinition = self._parse(builder, path)
         monitor = progress_monitor(self._tensorrt, name, self._on_stage)
-        config = self._config(builder, graph, monitor)
+        config: trt.IBuilderConfig = self._config(builder, graph, monitor)
         plan: trt.IHostMemory | None = builder.build_serialized_network(network, config)
         raise_stopped(monitor)
         if plan is None:
@@ -162,9 +162,8 @@ class _GraphBuilder:
     ) -> trt.IBuilderConfig:
         tensorrt, options = self._tensorrt, self._options
         config: trt.IBuilderConfig = builder.create_builder_config()
-        pools = tensorrt.MemoryPoolType
-        config.set_memory_pool_limit(pools.WORKSPACE, options.workspace_bytes)
-        config.set_memory_pool_limit(pools.TACTIC_DRAM, options.tactic_bytes)
+        config.set_memory_pool_limit(tensorrt.MemoryPoolType.WORKSPACE, options.workspace_bytes)
+        config.set_memory_pool_limit(tensorrt.MemoryPoolType.TACTIC_DRAM, options.tactic_bytes)
         config.profiling_verbosity = tensorrt.ProfilingVerbosity.DETAILED
         config.progress_monitor = monitor
         config.set_timing_cache(self._timing_cache(config), False)

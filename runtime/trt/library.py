@@ -22,7 +22,7 @@ OLDEST = (10, 3)
 PLUGIN_VARIABLE = "SELFDRAFT_PLUGIN_PATH"
 HOME_VARIABLE = "SELFDRAFT_HOME"
 PLUGIN_NAME = "libselfdraft_plugins.so"
-BUILD_PLUGINS = "build it on this board: selfdraft plugins build"
+BUILD_PLUGINS = "build it on this board: selfdraft plugins build --install"
 
 
 def import_tensorrt() -> Any:
