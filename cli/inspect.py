@@ -97,7 +97,7 @@ def _mtp_bytes(cost: MtpCost) -> dict[str, Any]:
     return {key: values[key] for key in keys} | {"share_of_backbone": cost.share}
 
 
-def _engine_rows(bundle: Path) -> list[tuple[str, ...]]:
+def _engine_rows(bundle: Path) -> list[tuple[str, str, str, str]]:
     """The engines that were built from the bundle, one a device."""
     from selfdraft.runtime.bundle import ENGINES_FOLDER
     from selfdraft.runtime.trt.sidecar import SIDECAR_NAME, read_sidecar

@@ -73,6 +73,7 @@ class TextEngine:
             output = self._backend.run_backbone(states, step, ids[None, part])
             choices.append(np.array(output.top_ids[0, :, 0]))
             drafted = self._backend.run_mtp(states, step, following[None, part], output.hidden)
+            self._backend.to_host(drafted.draft_ids)  # its candidates are there from now on
             drafts.append(np.array(drafted.top_ids[0, :, 0]))
             begin = part.stop
         return np.concatenate(drafts), np.concatenate(choices)

@@ -178,7 +178,9 @@ def test_types_fit_the_stubs_of_10_13(tmp_path: Path) -> None:
     assert 'has no attribute "execute_async_v9"' in check("wrong.py").stdout
     root = FOLDER.resolve().parents[1]
     result = check("--config-file", str(root / "pyproject.toml"), "-p", "selfdraft.runtime.trt")
-    assert f"checked {len(FILES)} source files" in result.stdout, result.stdout[-500:] + result.stderr
+    assert f"checked {len(FILES)} source files" in result.stdout, (
+        result.stdout[-500:] + result.stderr
+    )
     # The stubs have errors of their own (a variable called bool, a missing package).
     ours = [line for line in result.stdout.splitlines() if "selfdraft" in line.partition(":")[0]]
     assert not ours, "\n".join(ours)
