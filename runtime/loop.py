@@ -11,7 +11,7 @@ Rejecting is not advancing the lengths. Without drafts step 1 falls away: plain 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from selfdraft.errors import ConfigError
@@ -35,19 +35,11 @@ from selfdraft.runtime.slot_cache import SlotCache
 from selfdraft.runtime.slot_checks import check_fits, check_states, checked_prefill_attention
 from selfdraft.runtime.slots import SlotTable, StepArrays
 from selfdraft.runtime.step_audit import StepAudit
-from selfdraft.runtime.verify import (
-    Agrees,
-    ForcedAcceptance,
-    Verdict,
-    accept_while_equal,
-    same_token,
-)
+from selfdraft.runtime.telemetry.meter import Telemetry
+from selfdraft.runtime.verify import Rates, verdict_for
 
 if TYPE_CHECKING:
     from selfdraft.runtime.tokenizer import Tokenizer
-
-
-Rates = Sequence[float] | Callable[[int], Sequence[float]]
 
 
 class DecodeLoop:
@@ -60,7 +52,7 @@ class DecodeLoop:
     decode steps to at least so many rows, so that plain and speculative decoding run the same kernels.
     ``forced_acceptance`` replaces the verdicts for benchmarks. ``audit_every`` N compares every Nth
     step with dense attention (``runtime.step_audit``). ``tokenizer``: what requests with options that
-    are texts need. Raises ``ConfigError``.
+    are texts need. ``telemetry`` counts every step whose verdict is real. Raises ``ConfigError``.
     """
 
     def __init__(
@@ -76,6 +68,7 @@ class DecodeLoop:
         forced_acceptance: Rates | None = None,
         audit_every: int | None = None,
         tokenizer: Tokenizer | None = None,
+        telemetry: Telemetry | None = None,
     ) -> None:
         limits = backend.manifest.limits
         if batch < 1:
@@ -100,11 +93,8 @@ class DecodeLoop:
         assert self._states.capacity >= self.context_length + RESERVE_SLOTS
         self._slots = SlotTable(batch)
         self._synthetic = forced_acceptance is not None
-        self._verdict: Verdict = accept_while_equal
-        agrees: Agrees = same_token
-        if forced_acceptance is not None:
-            self._verdict = forced = ForcedAcceptance(forced_acceptance)
-            agrees = forced.agrees
+        self._telemetry = None if self._synthetic else telemetry
+        self._verdict, agrees = verdict_for(forced_acceptance)
         self._drafting: Drafting | None = None
         if self.drafts:
             self._drafting = Drafting(backend, self._states, self._slots, policy, agrees)
@@ -223,6 +213,7 @@ class DecodeLoop:
             state_bytes=self._states.num_bytes,
             synthetic=self._synthetic,
             attention=self._blocks.mode,
+            telemetry=self._telemetry.snapshot() if self._telemetry else None,
         )
 
     def begin(
@@ -290,6 +281,8 @@ class DecodeLoop:
         for run in runs.values():
             run.steps += 1
             run.decode_s += elapsed
+            if self._telemetry:
+                run.count_step(self._telemetry)
         if self._drafting:
             self._drafting.note(runs, elapsed)
         return events
@@ -298,6 +291,8 @@ class DecodeLoop:
         run = self._runs[slot]
         if run is None or not (self._slots.live[slot] or kept is not None):
             return
+        if self._telemetry and kept is None:
+            run.count_reply(self._telemetry)  # what was cut can go on, and is counted at its end
         self._slots.live[slot] = False
         count = run.end_early(kept)
         self._slots.truncate(slot, run.first_position + count)
@@ -327,7 +322,7 @@ class DecodeLoop:
     def _start(self, slot: int, request: Request) -> Run:
         tokens = (*request.prompt_ids, *request.resumed_token_ids)
         reused = self.continue_from(slot, tokens, num_prompt=len(request.prompt_ids))
-        return start_run(
+        run = start_run(
             request,
             self._backend.manifest,
             room=self.context_length - len(tokens),
@@ -335,6 +330,10 @@ class DecodeLoop:
             depth=self.drafts,
             tokenizer=self._tokenizer,
         )
+        if self._telemetry:
+            temperature = run.sampler.law.temperature
+            run.labels = self._telemetry.labels(request.task, run.verification, temperature)
+        return run
 
     def _run(self, slot: int) -> Run:
         run = self._runs[slot]
@@ -383,6 +382,8 @@ class DecodeLoop:
         tokens += chain.tokens
         events = run.deliver(chain, slot=slot)
         if run.finish_reason is not None:
+            if self._telemetry:
+                run.count_reply(self._telemetry)
             self._slots.live[slot] = False
             length = run.first_position + len(run.tokens)
             if length < len(tokens):  # a stop string, whose tokens are not delivered

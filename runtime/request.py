@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from selfdraft.baseline import DEFAULT_TASK
 from selfdraft.errors import ConfigError
 from selfdraft.runtime.checks import check_number
 from selfdraft.runtime.grammar import StructuredOutput
@@ -12,6 +13,9 @@ from selfdraft.runtime.logprobs import MAX_LOGPROBS
 from selfdraft.runtime.processors import Processor
 from selfdraft.runtime.sampling import SamplingParams
 from selfdraft.runtime.thinking import Thinking
+
+MAX_TASK = 64
+"""Characters of a task's label."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +47,8 @@ class Request:
     """Log-probabilities of each token and of so many likeliest ones; None: none at all."""
     resumed_token_ids: tuple[int, ...] = ()
     """Tokens of this reply that an earlier run delivered: it goes on behind them."""
+    task: str = DEFAULT_TASK
+    """Kind of text, by which telemetry counts and alerts judge; it changes no token."""
     structured: StructuredOutput | None = None
     """What the text must match; None: anything."""
     processors: tuple[Processor, ...] = ()
@@ -66,6 +72,10 @@ class Request:
         if self.include_stop_str_in_output and not self.stop:
             raise ConfigError(
                 "include_stop_str_in_output is given without stop", hint="give a stop string too"
+            )
+        if not self.task.isprintable() or not 1 <= len(self.task) <= MAX_TASK:
+            raise ConfigError(
+                f"task is {self.task[:80]!r}", hint=f"give it 1 to {MAX_TASK} printable characters"
             )
         self._check_lengths()
 

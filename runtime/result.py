@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 from selfdraft.runtime.attention_record import AttentionRecord
 from selfdraft.runtime.logprobs import TokenLogprobs
 from selfdraft.runtime.step_audit import AuditPoint
+from selfdraft.runtime.telemetry.meter import Snapshot
 from selfdraft.runtime.thinking_record import ThinkingRecord
 
 FinishReason = Literal["eos", "stop", "length", "context", "closed"]
@@ -79,6 +80,8 @@ class GenerationResult:
     """What the decode steps read."""
     audit: tuple[AuditPoint, ...]
     """Steps compared with dense attention (``audit_every``)."""
+    telemetry: Snapshot | None = None
+    """The telemetry's window when the record was made, this reply included; None without telemetry."""
 
     @property
     def acceptance_per_position(self) -> tuple[float | None, ...]:

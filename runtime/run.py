@@ -21,6 +21,8 @@ from selfdraft.runtime.row_sampler import RowSampler
 from selfdraft.runtime.row_view import FloatRow, IdRow
 from selfdraft.runtime.sampling import resolve_sampling, verification_of
 from selfdraft.runtime.step_audit import AuditPoint
+from selfdraft.runtime.telemetry.counts import Labels
+from selfdraft.runtime.telemetry.meter import Snapshot, Telemetry
 from selfdraft.runtime.thinking import ThinkingBudget
 from selfdraft.runtime.thinking_record import ThinkingRecord, thinking_record
 from selfdraft.runtime.verify import Chain
@@ -69,6 +71,8 @@ class Run:
     """Absolute position of its first token."""
     reused_tokens: int
     drafted: list[int]
+    labels: Labels | None = None
+    """For telemetry; None where nothing is counted."""
     text: ReplyText | None = None
     """None without a tokenizer."""
     tokens: list[int] = field(default_factory=list)
@@ -157,6 +161,19 @@ class Run:
             self._keep(len(self.texts))
         return self._events(slot)
 
+    def count_step(self, telemetry: Telemetry) -> None:
+        """Tell of the last step."""
+        position, drafted, accepted, _, tokens, _ = self.outcome
+        if self.labels is not None:
+            telemetry.note_step(
+                self.labels, position=position, drafted=drafted, accepted=accepted, tokens=tokens
+            )
+
+    def count_reply(self, telemetry: Telemetry) -> None:
+        """Tell that the reply has ended."""
+        if self.labels is not None:
+            telemetry.note_reply(self.labels, self._thinking_record())
+
     def end_early(self, kept: int | None = None) -> int:
         """Give up the reply after ``kept`` delivered tokens (None: all); the tokens it then has.
 
@@ -171,7 +188,12 @@ class Run:
         return len(self.tokens)
 
     def result(
-        self, *, state_bytes: int, synthetic: bool, attention: AttentionMode
+        self,
+        *,
+        state_bytes: int,
+        synthetic: bool,
+        attention: AttentionMode,
+        telemetry: Snapshot | None,
     ) -> GenerationResult:
         """The frozen record; a run that has not ended counts as closed."""
         delivered = slice(self.delivered)
@@ -206,6 +228,7 @@ class Run:
                 blocks_in_use=self.blocks_in_use,
             ),
             audit=tuple(self.audit),
+            telemetry=telemetry,
         )
 
     def _thinking_record(self) -> ThinkingRecord | None:

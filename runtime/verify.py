@@ -16,6 +16,9 @@ from typing import NamedTuple, Protocol
 
 from selfdraft.runtime.uniform import PositionUniform
 
+Rates = Sequence[float] | Callable[[int], Sequence[float]]
+"""Acceptance of each draft given those before it; may depend on the step's absolute position."""
+
 
 class Chain(NamedTuple):
     """Tokens that a step delivers, and how many of them were drafts."""
@@ -79,9 +82,7 @@ class ForcedAcceptance:
     and the draws run in full; the tokens mean nothing.
     """
 
-    def __init__(
-        self, rates: Sequence[float] | Callable[[int], Sequence[float]], *, seed: int = 0
-    ) -> None:
+    def __init__(self, rates: Rates, *, seed: int = 0) -> None:
         self._rates = rates if callable(rates) else lambda _position: rates
         self._coin = PositionUniform(seed)
 
@@ -113,3 +114,11 @@ class ForcedAcceptance:
 def same_token(draft: int, token: int, position: int) -> bool:
     """Whether a draft that was only compared would have been accepted: what ``accept_while_equal`` asks."""
     return draft == token
+
+
+def verdict_for(forced: Rates | None) -> tuple[Verdict, Agrees]:
+    """The verdict on drafts, and on drafts that are only compared; ``forced`` replaces both by a coin."""
+    if forced is None:
+        return accept_while_equal, same_token
+    coin = ForcedAcceptance(forced)
+    return coin, coin.agrees
