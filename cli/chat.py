@@ -24,6 +24,8 @@ from selfdraft.cli.options import (
     SeedOption,
     StopOption,
     SystemOption,
+    TaskOption,
+    TelemetryOption,
     TemperatureOption,
     TemplateArgOption,
     ThreadsOption,
@@ -98,6 +100,8 @@ def command(
     threads: ThreadsOption = None,
     context: ContextOption = None,
     audit_every: AuditEveryOption = None,
+    task: TaskOption = "default",
+    telemetry: TelemetryOption = None,
     show_provenance: Annotated[
         bool,
         typer.Option("--show-provenance", help="Mark what the MTP head drafted."),
@@ -131,6 +135,7 @@ def command(
         stop_tokens=tuple(stop_token or ()),
         system=system,
         template_args=tuple(template_arg or ()),
+        task=task,
         thinking=ThinkingOptions(
             budget=thinking_budget,
             wrap_up=wrap_up,
@@ -165,5 +170,5 @@ def command(
         bit_exact=bit_exact,
     )
     files = CacheFiles(load=load_cache, save=save_cache)
-    view = ChatView(provenance=show_provenance, as_json=json_output)
+    view = ChatView(provenance=show_provenance, as_json=json_output, telemetry=telemetry)
     raise typer.Exit(Chat(open_session(bundle, engine), options, view, files).run())

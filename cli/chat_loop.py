@@ -24,6 +24,7 @@ from selfdraft.cli.reply import (
     stream_reply,
     summary_line,
 )
+from selfdraft.cli.reply_telemetry import ReplyTelemetry
 from selfdraft.cli.session import NEVER_PAYS, Session
 from selfdraft.errors import ConfigError, ResourceError, ToolkitError
 from selfdraft.runtime.result import GenerationResult
@@ -47,6 +48,7 @@ class ChatView:
 
     provenance: bool = False
     as_json: bool = False
+    telemetry: Path | None = None
 
 
 class Chat:
@@ -59,7 +61,8 @@ class Chat:
         self._options = options
         self._view = view
         self._interactive = sys.stdin.isatty()
-        self._loop = session.loop()
+        self._telemetry = ReplyTelemetry(session, view.telemetry)
+        self._loop = session.loop(telemetry=self._telemetry.meter)
         template = session.chat_template()
         self._conversation = Conversation(
             template,
@@ -171,6 +174,7 @@ class Chat:
             bundle = str(self._session.bundle.path)
             print_json_line(reply_record(reply, bundle=bundle, prompt_ids=ids))
         self._comment(reply)
+        self._telemetry.after(request.task, reply.result)
         if cut := cut_text(reply, request):
             note(cut)
 
@@ -240,6 +244,8 @@ class Chat:
             note(f"thinking: {rate_text(rate)}")
         if audited := audit_text(results):
             note(audited)
+        for alert in self._telemetry.meter.snapshot().alerts:
+            note(f"alert: {alert.text}")
         used, capacity = len(self._loop.tokens(0)), self._loop.context_length
         note(f"context: {used} of {capacity} tokens")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -25,6 +26,8 @@ from selfdraft.cli.options import (
     SeedOption,
     StopOption,
     SystemOption,
+    TaskOption,
+    TelemetryOption,
     TemperatureOption,
     TemplateArgOption,
     ThreadsOption,
@@ -127,6 +130,8 @@ def command(
     threads: ThreadsOption = None,
     context: ContextOption = None,
     audit_every: AuditEveryOption = None,
+    task: TaskOption = "default",
+    telemetry: TelemetryOption = None,
     no_stream: Annotated[
         bool, typer.Option("--no-stream", help="Print the text when it is complete.")
     ] = False,
@@ -162,6 +167,7 @@ def command(
         stop_tokens=tuple(stop_token or ()),
         system=system,
         template_args=tuple(template_arg or ()),
+        task=task,
         thinking=ThinkingOptions(
             budget=thinking_budget,
             wrap_up=wrap_up,
@@ -219,6 +225,8 @@ def command(
                 "--save-cache": save_cache,
                 "--load-cache": load_cache,
                 "--audit-every": audit_every,
+                "--task": task != "default",
+                "--telemetry": telemetry,
                 "--show-provenance": show_provenance,
                 "--every": every,
                 "--resume": resume,
@@ -240,7 +248,12 @@ def command(
         ),
     )
     check_logprobs(logprobs, as_json=json_output)
-    shown = Shown(stream=not no_stream, provenance=show_provenance, as_json=json_output)
+    shown = Shown(
+        stream=not no_stream,
+        provenance=show_provenance,
+        as_json=json_output,
+        telemetry=telemetry,
+    )
     _generate(session, text, reply, raw=raw, shown=shown, files=files, chunks=chunks, beams=beams)
 
 
@@ -251,6 +264,7 @@ class Shown:
     stream: bool
     provenance: bool
     as_json: bool
+    telemetry: Path | None
 
 
 def _generate(
@@ -268,6 +282,7 @@ def _generate(
     from selfdraft.cli.console import TextWriter, note, print_json_line, prompt_progress
     from selfdraft.cli.prompts import prompt_ids, reply_request
     from selfdraft.cli.reply import cut_text, reply_record, stream_reply, summary_line
+    from selfdraft.cli.reply_telemetry import ReplyTelemetry
     from selfdraft.cli.session import NEVER_PAYS
 
     if raw and (options.system or options.template_args or options.thinking.prompt):
@@ -280,7 +295,8 @@ def _generate(
         ids = prompt_ids(session, prompt, options, raw=raw)
         _search(session, reply_request(session, ids, options), beams, shown=shown)
         return
-    loop = session.loop()
+    telemetry = ReplyTelemetry(session, shown.telemetry)
+    loop = session.loop(telemetry=telemetry.meter)
     saved = files.restore(loop, session)
     if chunks.resume:
         request = resumed_request(saved, max_tokens=options.max_tokens)
@@ -314,6 +330,7 @@ def _generate(
         note(summary_line(reply.result))
         if session.never_pays(loop):
             note(NEVER_PAYS)
+    telemetry.after(request.task, reply.result)
     if cut := cut_text(reply, request):
         note(cut)
     files.keep(loop, session, extra=kept)

@@ -200,6 +200,25 @@ StopOption = Annotated[
         show_default=False,
     ),
 ]
+TaskOption = Annotated[
+    str,
+    typer.Option(
+        "--task",
+        envvar="SELFDRAFT_TASK",
+        metavar="LABEL",
+        help="Kind of text, by which telemetry counts and alerts judge.",
+    ),
+]
+TelemetryOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--telemetry",
+        envvar="SELFDRAFT_TELEMETRY",
+        metavar="FILE",
+        help="Write counts and alerts after each reply: JSON lines, or Prometheus text (.prom).",
+        show_default=False,
+    ),
+]
 SystemOption = Annotated[
     str | None,
     typer.Option("--system", metavar="TEXT", help="System prompt.", show_default=False),

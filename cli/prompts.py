@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from selfdraft.baseline import DEFAULT_TASK
 from selfdraft.cli.reply_shape import StructureOptions, ThinkingOptions
 from selfdraft.cli.reply_tokens import TokenOptions, token_ids
 from selfdraft.errors import ConfigError
@@ -45,6 +46,7 @@ class ReplyOptions:
     thinking: ThinkingOptions = field(default_factory=ThinkingOptions)
     structure: StructureOptions = field(default_factory=StructureOptions)
     tokens: TokenOptions = field(default_factory=TokenOptions)
+    task: str = DEFAULT_TASK
 
 
 def prompt_ids(session: Session, prompt: str, options: ReplyOptions, *, raw: bool) -> list[int]:
@@ -67,6 +69,7 @@ def reply_request(session: Session, ids: Sequence[int], options: ReplyOptions) -
         max_tokens=options.max_tokens,
         thinking=options.thinking.thinking(session.tokenizer),
         structured=options.structure.output(),
+        task=options.task,
         stop_token_ids=token_ids(options.stop_tokens, session.tokenizer),
         **options.tokens.fields(session.tokenizer),
     )

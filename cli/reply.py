@@ -106,6 +106,7 @@ def reply_record(reply: Reply, *, bundle: str, prompt_ids: Sequence[int]) -> dic
         **asdict(result),
         "text": reply.text,
         "attention": attention_facts([result]),
+        "telemetry": result.telemetry.to_json() if result.telemetry else None,
         "drafted_tokens": reply.drafted,
         "acceptance_per_position": result.acceptance_per_position,
         "acceptance_rate": result.acceptance_rate,

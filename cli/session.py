@@ -15,6 +15,7 @@ from selfdraft.runtime.chat_template import ChatTemplate, SpecialTexts
 from selfdraft.runtime.loop import DecodeLoop
 from selfdraft.runtime.loop_options import MAX_DRAFTS
 from selfdraft.runtime.row_check import PROBE_ROWS, one_row_rounds_like_two
+from selfdraft.runtime.telemetry.meter import Telemetry
 from selfdraft.runtime.tokenizer import Tokenizer
 from selfdraft.strict import closest_hint
 
@@ -83,6 +84,7 @@ class Session:
         forced_acceptance: Sequence[float] | None = None,
         backend: Backend | None = None,
         timed: bool = False,
+        telemetry: Telemetry | None = None,
     ) -> DecodeLoop:
         """A loop of one slot; what is ``None`` comes from the options, then from the bundle.
 
@@ -99,6 +101,7 @@ class Session:
             forced_acceptance=forced_acceptance,
             audit_every=self.options.audit_every,
             tokenizer=self.tokenizer,
+            telemetry=telemetry,
         )
 
     def _drafts(self) -> int | DraftPolicy:

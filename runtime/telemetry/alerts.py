@@ -28,7 +28,7 @@ class AlertPolicy:
     """Of requests that name a task."""
     margin: float = 0.03
     """An alert on a floor goes when the rate is so far above it, and certainly above it."""
-    least_drafts: int = 300
+    least_drafts: int = 500
     """First drafts in the window from which a rate is judged."""
     decay_margin: float = 0.05
     """How much more than in the baseline acceptance may fall towards a later position."""
