@@ -15,7 +15,15 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from benchmarks import in_place, long_context, overhead, peers, sampling_cost, speedup
+from benchmarks import (
+    in_place,
+    long_context,
+    overhead,
+    peers,
+    sampling_cost,
+    speedup,
+    telemetry_cost,
+)
 from benchmarks.options import parser
 from benchmarks.record import markdown_table, write_records
 
@@ -36,6 +44,7 @@ def benchmarks(args: argparse.Namespace) -> Iterator[tuple[str, Callable[[], Rec
         yield f"overhead, {drafts} drafts", partial(overhead.measure, args, drafts)
     for vocab_size in sampling_cost.VOCABULARIES:
         yield f"drawing from {vocab_size}", partial(sampling_cost.measure, args, vocab_size)
+    yield "telemetry", partial(telemetry_cost.measure, args)
     yield "in place", partial(in_place.measure, args)
     for drafts in (0, 1):
         yield f"profile, {drafts} drafts", partial(in_place.profile_steps, args, drafts=drafts)

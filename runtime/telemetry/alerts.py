@@ -6,17 +6,22 @@ depend on how many drafts a step has.
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from selfdraft.baseline import DEFAULT_TASK, Baseline, bucket_label, wilson_interval
 from selfdraft.runtime.telemetry.change import DropDetector, OwnReference
-from selfdraft.runtime.telemetry.counts import Histogram, Key, Labels, first_drafts
+from selfdraft.runtime.telemetry.counts import Histogram, Key, Labels
 
 AlertKind = Literal["global", "task", "decay", "change"]
 EVENTS_KEPT = 256
+Trials = tuple[int, int]
+"""Accepted and drafted first drafts."""
+NONE: Trials = (0, 0)
+Group = TypeVar("Group")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,12 +114,33 @@ class _Finding:
     """It is over."""
 
 
+class FirstDrafts:
+    """First drafts of many kinds of steps, summed up in the ways that the rules want."""
+
+    def __init__(self, parts: Mapping[Key, Histogram]) -> None:
+        self.everything = NONE
+        self.by_task: dict[str, Trials] = {}
+        self.by_bucket: dict[tuple[str, int], Trials] = {}
+        self.by_temperature: dict[tuple[str, float], Trials] = {}
+        for key, part in parts.items():
+            if not key.drafts:
+                continue
+            drafted = sum(part.steps)
+            trials = (drafted - part.steps[0], drafted)
+            task = key.labels.task
+            self.everything = _plus(self.everything, trials)
+            _add(self.by_task, task, trials)
+            _add(self.by_bucket, (task, key.bucket), trials)
+            _add(self.by_temperature, (task, key.labels.temperature), trials)
+
+
 class Alerts:
     """Raises and ends alerts; ``events`` are those not yet taken, oldest first."""
 
     def __init__(self, policy: AlertPolicy, baseline: Baseline | None) -> None:
         self._policy, self._baseline = policy, baseline
         self._active: dict[tuple[AlertKind, str], Alert] = {}
+        self._decays: dict[tuple[str, int, int], tuple[float, float]] = {}
         self._watched: dict[tuple[str, float], DropDetector | OwnReference] = {}
         self.events: deque[AlertEvent] = deque(maxlen=EVENTS_KEPT)
 
@@ -136,22 +162,21 @@ class Alerts:
     def check(
         self, now: float, window: Mapping[Key, Histogram], totals: Mapping[Key, Histogram]
     ) -> None:
-        """Look at every rule."""
-        accepted, drafted = first_drafts(window.values())
-        self._settle(now, "global", "", self._floor(accepted, drafted, self._policy.global_floor))
-        for task in sorted({key.labels.task for key in window}):
-            own = {key: part for key, part in window.items() if key.labels.task == task}
+        """Look at every rule: first drafts of the window, and those of all time for what they began with."""
+        recent, ever = FirstDrafts(window), FirstDrafts(totals)
+        self._settle(now, "global", "", self._floor(recent.everything, self._policy.global_floor))
+        for task, own in recent.by_task.items():
             if task != DEFAULT_TASK:
-                finding = self._floor(*first_drafts(own.values()), self._policy.task_floor)
-                self._settle(now, "task", task, finding)
-            for bucket in sorted({key.bucket for key in own if key.bucket}):
-                decay = self._decay(task, bucket, own, totals)
+                self._settle(now, "task", task, self._floor(own, self._policy.task_floor))
+        for (task, bucket), own in recent.by_bucket.items():
+            if bucket:
+                decay = self._decay(task, bucket, own, ever.by_bucket)
                 self._settle(now, "decay", f"task {task}, {bucket_label(bucket)}", decay)
         for (task, temperature), watched in self._watched.items():
             if isinstance(watched, DropDetector):
-                parts = (p for k, p in window.items() if k.labels[::2] == (task, temperature))
                 scope = f"task {task}, temperature {temperature:g}"
-                self._settle(now, "change", scope, _change(watched, parts))
+                trials = recent.by_temperature.get((task, temperature), NONE)
+                self._settle(now, "change", scope, _change(watched, trials))
 
     def _settle(self, now: float, kind: AlertKind, scope: str, found: _Finding) -> None:
         alert = self._active.get((kind, scope))
@@ -174,49 +199,34 @@ class Alerts:
         elif found.drafts:
             self._active[kind, scope] = replace(current)
 
-    def _floor(self, accepted: int, drafted: int, floor: float) -> _Finding:
-        rate = accepted / drafted if drafted else 0.0
+    def _floor(self, trials: Trials, floor: float) -> _Finding:
+        rate, drafted = _rate(trials), trials[1]
         enough = drafted >= self._policy.least_drafts
-        above = rate >= floor + self._policy.margin
-        certain = above and wilson_interval(accepted, drafted)[0] >= floor
+        above = enough and rate >= floor + self._policy.margin
+        over = above and wilson_interval(*trials)[0] >= floor
         # Nothing left in the window: there is nothing to be alarmed about any more.
-        return _Finding(
-            rate, floor, drafted, enough and rate < floor, not drafted or (enough and certain)
-        )
+        return _Finding(rate, floor, drafted, enough and rate < floor, over or not drafted)
 
     def _decay(
-        self,
-        task: str,
-        bucket: int,
-        window: Mapping[Key, Histogram],
-        totals: Mapping[Key, Histogram],
+        self, task: str, bucket: int, here: Trials, ever: Mapping[tuple[str, int], Trials]
     ) -> _Finding:
-        """Acceptance in a bucket by what the nearest start of the context and the baseline let expect."""
+        """A bucket against the first one that was measured, and what the baseline loses between them."""
         policy = self._policy
-        here = first_drafts(part for key, part in window.items() if key.bucket == bucket)
-        for first in range(bucket):
-            there = first_drafts(
-                part
-                for key, part in totals.items()
-                if key.labels.task == task and key.bucket == first
-            )
-            if there[1] >= policy.least_drafts:
-                break
-        else:
-            return _Finding(_rate(here), 0.0, here[1], False, True)
-        usual, variance = self._usual_decay(task, first, bucket)
+        enough = here[1] >= policy.least_drafts
+        measured = (b for b in range(bucket) if ever.get((task, b), NONE)[1] >= policy.least_drafts)
+        first = next(measured, None)
+        if first is None or not enough:
+            return _Finding(_rate(here), 0.0, here[1], False, first is None or not here[1])
+        there = ever[task, first]
+        known = (task, first, bucket)
+        if known not in self._decays:
+            self._decays[known] = self._usual_decay(*known)
+        usual, variance = self._decays[known]
         limit = _rate(there) - usual
         excess = limit - _rate(here) - policy.decay_margin
-        noise = (_variance(*here) + _variance(*there) + variance) ** 0.5
-        enough = here[1] >= policy.least_drafts
-        over = enough and excess < -policy.decay_margin / 2
-        return _Finding(
-            _rate(here),
-            limit,
-            here[1],
-            enough and excess > policy.decay_z * noise,
-            not here[1] or over,
-        )
+        noise = math.sqrt(_variance(*here) + _variance(*there) + variance)
+        bad = excess > policy.decay_z * noise
+        return _Finding(_rate(here), limit, here[1], bad, excess < -policy.decay_margin / 2)
 
     def _usual_decay(self, task: str, first: int, bucket: int) -> tuple[float, float]:
         """Fall of the baseline between two buckets, and its variance; 0 where it was not measured.
@@ -247,13 +257,11 @@ class Alerts:
         return DropDetector(low, drop=self._policy.drop, run_length=self._policy.run_length)
 
 
-def _change(watched: DropDetector, parts: Iterable[Histogram]) -> _Finding:
-    accepted, drafted = first_drafts(parts)
-    rate = accepted / drafted if drafted else 0.0
-    return _Finding(rate, watched.rate, drafted, watched.alarm, not watched.alarm)
+def _change(watched: DropDetector, trials: Trials) -> _Finding:
+    return _Finding(_rate(trials), watched.rate, trials[1], watched.alarm, not watched.alarm)
 
 
-def _rate(trials: tuple[int, int]) -> float:
+def _rate(trials: Trials) -> float:
     return trials[0] / trials[1] if trials[1] else 0.0
 
 
@@ -261,3 +269,11 @@ def _variance(accepted: int, drafted: int) -> float:
     """Of a share, with one success and one failure added, so that 0 and 1 are not certain."""
     share = (accepted + 1) / (drafted + 2)
     return share * (1 - share) / (drafted + 2)
+
+
+def _add(groups: dict[Group, Trials], group: Group, trials: Trials) -> None:
+    groups[group] = _plus(groups.get(group, NONE), trials)
+
+
+def _plus(one: Trials, other: Trials) -> Trials:
+    return one[0] + other[0], one[1] + other[1]

@@ -119,16 +119,5 @@ def sum_histograms(parts: Iterable[Histogram]) -> StepCounts:
     )
 
 
-def first_drafts(parts: Iterable[Histogram]) -> tuple[int, int]:
-    """Accepted and drafted first drafts: what the head was trained for, whatever the depth."""
-    accepted = drafted = 0
-    for part in parts:
-        if len(part.steps) > 1:
-            steps = sum(part.steps)
-            drafted += steps
-            accepted += steps - part.steps[0]
-    return accepted, drafted
-
-
 def _share(part: int, whole: int) -> float | None:
     return part / whole if whole else None

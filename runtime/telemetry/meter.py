@@ -21,7 +21,7 @@ from selfdraft.runtime.telemetry.window import Window
 from selfdraft.runtime.thinking_record import ThinkingRate, ThinkingRecord, thinking_rates
 
 WINDOW_S = 300.0
-CHECK_EVERY = 64
+CHECK_EVERY = 128
 """Steps between two looks at the rules of alerts; snapshots look too."""
 MOST_TASKS = 64
 """Task labels that are counted on their own; further ones are counted together."""

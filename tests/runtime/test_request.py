@@ -82,6 +82,7 @@ FULL = Request(
     ignore_eos=True,
     logprobs=2,
     resumed_token_ids=(1,),
+    task="code",
     thinking=Thinking(budget=4, tags=ThinkTags(start_ids=(5,), end_ids=(6, 7)), wrap_up_ids=(9,)),
 )
 
