@@ -1,6 +1,8 @@
 """Torch modules of a dense decoder and its MTP head, parameter names as in the bundle.
 
-They are traced to ONNX by ``export.graph`` and run eagerly as the torch rung of ``verify``.
+They are traced to ONNX by ``export.graph`` and run eagerly as the torch rung of ``verify``. With fp16
+matrices (``half_matrices``) products, caches and the graph's boundary are fp16; the residual stream, norms,
+rotation and the MLP's product stay fp32, where fp16 could overflow.
 Shapes: docs/shapes.md. Weights are ``[in, out]``.
 """
 
@@ -17,7 +19,7 @@ from selfdraft.trt_plugins.cached_attention.contract import CachedAttention
 
 
 class Matrix(nn.Module):
-    """``x @ weight (+ bias)``, weight ``[in, out]``."""
+    """``x @ weight (+ bias)`` in the type of ``weight [in, out]``."""
 
     def __init__(self, rows: int, columns: int, *, bias: bool = False) -> None:
         super().__init__()
@@ -25,7 +27,7 @@ class Matrix(nn.Module):
         self.bias = nn.Parameter(torch.empty(columns), requires_grad=False) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
-        y = torch.matmul(x, self.weight)
+        y = torch.matmul(x.to(self.weight.dtype), self.weight)
         return y if self.bias is None else y + self.bias.to(y.dtype)
 
 
@@ -34,13 +36,12 @@ def _vector(size: int) -> nn.Parameter:
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """``x * w / sqrt(mean(x²) + eps)`` over the last axis.
+    """``x * w / sqrt(mean(x²) + eps)`` over the last axis, fp32.
 
-    Written as pow, mean, sqrt, div: the form that ONNX Runtime fuses into one kernel. fp16 is widened:
-    squares of a residual stream overflow in it.
+    Written as pow, mean, sqrt, div: the form that ONNX Runtime fuses into one kernel.
     """
-    wide = x.float()
-    return (wide / torch.sqrt(wide.pow(2).mean(-1, keepdim=True) + eps) * weight).to(x.dtype)
+    x = x.float()
+    return x / torch.sqrt(x.pow(2).mean(-1, keepdim=True) + eps) * weight
 
 
 def rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -105,12 +106,12 @@ class DecoderLayer(nn.Module):
         added = self.o(attended)
         if self.spec.sandwich_norm:
             added = rms_norm(added, self.attention_out_norm, eps)
-        x = x + added
-        gate, up = self.gate_up(rms_norm(x, self.post_norm, eps)).chunk(2, dim=-1)
+        x = x + added.float()
+        gate, up = self.gate_up(rms_norm(x, self.post_norm, eps)).float().chunk(2, dim=-1)
         added = self.down(gate * torch.sigmoid(gate) * up)
         if self.spec.sandwich_norm:
             added = rms_norm(added, self.mlp_out_norm, eps)
-        return x + added, state, read
+        return x + added.float(), state, read
 
     def _attend(
         self, x: Tensor, angles: tuple[Tensor, Tensor], step: StepTensors, state: list[Tensor]
@@ -128,14 +129,14 @@ class DecoderLayer(nn.Module):
         else:
             both = spec.num_heads + spec.num_kv_heads
             qk, v = torch.split(heads, [both, spec.num_kv_heads], dim=2)
-        rotated = rotary(qk.float(), *angles).to(x.dtype)
+        rotated = rotary(qk.float(), *angles).to(v.dtype)
         q, k = torch.split(rotated, [spec.num_heads, spec.num_kv_heads], dim=2)
         q, k, v = (part.reshape(batch, rows, -1) for part in (q, k, v))
         return cached_attention(self.op, q, k, v, state, step)
 
 
 def half_matrices(module: nn.Module) -> nn.Module:
-    """Let every matrix be fp16; norms and biases stay fp32, activations follow the embedding."""
+    """Let every matrix be fp16; norms and biases stay fp32."""
     for part in module.modules():
         if isinstance(part, Matrix):
             part.weight = nn.Parameter(part.weight.half(), requires_grad=False)
@@ -174,7 +175,7 @@ class Backbone(nn.Module):
         row_index: Tensor,
         states: list[Tensor],
     ) -> tuple[Tensor, ...]:
-        x = nn.functional.embedding(input_ids, embedding)
+        x = nn.functional.embedding(input_ids, embedding).float()
         angles = self.rotary(past_len, input_ids.shape[1])
         step = StepTensors(past_len, row_count, attend_all)
         updated: list[Tensor] = []
@@ -192,6 +193,7 @@ class Backbone(nn.Module):
             rows = rms_norm(_pick_rows(x, row_index), self.norm, self.spec.rms_norm_eps)
         logits = _head(rows, self.lm_head, embedding)
         top = torch.topk(logits, self.candidates)
+        x = x.to(embedding.dtype)
         return x, logits, top.values.float(), top.indices, *_counted(counters), *updated
 
 
@@ -242,7 +244,7 @@ class MtpHead(nn.Module):
         logits = _head(o, self.draft_head or self.lm_head, embedding)
         top = torch.topk(logits, self.candidates)
         ids = top.indices if self.draft_head is None else self.draft_ids[top.indices]
-        recycled = o if self.wiring.recycle == "post_norm" else z
+        recycled = (o if self.wiring.recycle == "post_norm" else z).to(embedding.dtype)
         counters = [] if read is None else [read]
         return recycled, ids[..., 0], top.values.float(), ids, *_counted(counters), *updated
 
@@ -257,7 +259,7 @@ class MtpHead(nn.Module):
         """Projection and layer alone: what every row ``[B, n, H]`` is before the final norm."""
         joined = self._join(input_ids, embedding, step.past_len, hidden)
         angles = self.rotary(step.past_len, input_ids.shape[1])
-        attended: Attended = self.layer(self.proj(joined), angles, step, states)
+        attended: Attended = self.layer(self.proj(joined).float(), angles, step, states)
         return attended
 
     def normed(self, z: Tensor) -> Tensor:
@@ -269,7 +271,7 @@ class MtpHead(nn.Module):
     ) -> Tensor:
         """``[B, n, 2 H]``: normed hidden state and embedding in the order of the manifest."""
         eps = self.spec.rms_norm_eps
-        token = nn.functional.embedding(input_ids, embedding)
+        token = nn.functional.embedding(input_ids, embedding).float()
         if self.wiring.mask_first_embedding:
             position = past_len.unsqueeze(1) + torch.arange(input_ids.shape[1])
             token = token * (position > 0).unsqueeze(2).to(token.dtype)
@@ -283,4 +285,4 @@ class MtpHead(nn.Module):
 
 
 def _head(rows: Tensor, head: Matrix | None, embedding: Tensor) -> Tensor:
-    return torch.matmul(rows, embedding.T) if head is None else head(rows)
+    return torch.matmul(rows.to(embedding.dtype), embedding.T) if head is None else head(rows)
