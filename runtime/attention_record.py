@@ -62,6 +62,11 @@ def check_attention(manifest: Manifest) -> None:
     Raises ``BundleError``. For engines that run the graphs on a CPU.
     """
     mend = "export the bundle again with: selfdraft export CHECKPOINT -o BUNDLE"
+    if manifest.target != "cpu":
+        raise BundleError(
+            f"the bundle is for {manifest.target}, whose kernels no CPU engine has",
+            hint="use --backend tensorrt on the board, or export with --target cpu",
+        )
     if manifest.precision.kv == "fp16":
         raise BundleError("the KV cache is fp16, which no CPU engine runs", hint=mend)
     if "backbone" not in manifest.graphs:

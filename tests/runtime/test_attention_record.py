@@ -164,6 +164,11 @@ def test_fp16_cache_is_refused_on_the_cpu(sparse: Any) -> None:
         check_attention(dataclasses.replace(manifest, precision=fp16))
 
 
+def test_bundle_for_a_board_is_refused_on_the_cpu(sparse: Any) -> None:
+    with pytest.raises(BundleError, match="for orin-jp6, whose kernels no CPU engine has"):
+        check_attention(dataclasses.replace(sparse.manifest, target="orin-jp6"))
+
+
 def test_plan_of_another_number_of_layers_is_no_manifest(sparse: Any) -> None:
     plan = AttentionPlan(layers=(AttentionSpec(),), mtp=None)
     with pytest.raises(ValueError, match="plans 1 layers, the model has 2"):

@@ -72,7 +72,7 @@ def check_body(step: KernelStep) -> None:
     assert counter == result.blocks_read
 
 
-@pytest.mark.parametrize("case", CASES[::5], ids=case_name)
+@pytest.mark.parametrize("case", CASES[::10], ids=case_name)
 def test_a_step_of_the_masked_body_is_that_of_the_oracle(case: Case) -> None:
     check_body(step_of(case, seed=CASES.index(case)))
 

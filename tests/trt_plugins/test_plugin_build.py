@@ -15,8 +15,11 @@ from support.plugin_probe import headers, host_kernels, probe
 from support.refusals import refused
 
 from selfdraft.errors import DeviceError, ResourceError
+from selfdraft.jetson.elf import Cubin as ElfCubin
 from selfdraft.jetson.elf import parse_library
-from selfdraft.trt_plugins.build.run import Build, Cubin
+from selfdraft.trt_plugins.build.kernel_list import kernel_sources
+from selfdraft.trt_plugins.build.nvrtc import Nvrtc
+from selfdraft.trt_plugins.build.run import Build, Cubin, build_kernels
 from selfdraft.trt_plugins.library import build as build_module
 from selfdraft.trt_plugins.library.build import build_library, find_compiler
 from selfdraft.trt_plugins.library.headers import Headers, find_headers
@@ -189,6 +192,19 @@ def test_the_library_for_a_board_loads_there(tmp_path: Path) -> None:
     count, _, told = done.stdout.partition(" ")
     assert count == "2"
     assert [c["source"] for c in json.loads(told)["cubins"]] == ["append", "int4_matmul"]
+
+
+@pytest.mark.slow
+def test_real_kernels_are_embedded_in_a_form_that_jetpack_6_takes(tmp_path: Path) -> None:
+    """NVRTC 12.6's machine code, as `selfdraft doctor` finds it in the library (format 8 is CUDA 13's)."""
+    pytest.importorskip("nvidia.cuda_nvrtc", reason="pip install 'selfdraft[kernels]'")
+    build = build_kernels(kernel_sources(), toolchain=Nvrtc(), architectures=["sm_87"])
+    library = build_library(build, tmp_path / "lib.so", headers=headers())
+    content = library.path.read_bytes()
+    found = parse_library(content)
+    assert found is not None
+    assert found.cubins == (ElfCubin(compute_capability=87, format=7),)
+    assert all(cubin.content in content for cubin in build.cubins)
 
 
 def test_an_elf_file_without_version_needs_needs_nothing() -> None:
