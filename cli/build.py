@@ -58,6 +58,7 @@ def command(
       selfdraft build BUNDLE --dry-run
       selfdraft build BUNDLE --context 32768
     """
+    from selfdraft.cli.board import board_of
     from selfdraft.cli.build_room import build_room, check_room
     from selfdraft.jetson.probe import probe
     from selfdraft.runtime.bundle import open_bundle
@@ -83,7 +84,7 @@ def command(
     if not force:
         check_room(room)
     with stage_progress(quiet=json_output) as on_stage:
-        folder = build_engines(opened, options, l4t=device.release.l4t, on_stage=on_stage)
+        folder = build_engines(opened, options, board_of(device), on_stage=on_stage)
     pruned = _prune(opened) if prune else []
     record |= {"folder": str(folder), "pruned": pruned}
     _tell(record, as_json=json_output, lines=_built_lines(folder, pruned))

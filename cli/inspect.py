@@ -106,7 +106,7 @@ def _engine_rows(bundle: Path) -> list[tuple[str, str, str, str]]:
     for path in sorted((bundle / ENGINES_FOLDER).glob(f"*/{SIDECAR_NAME}")):
         sidecar = read_sidecar(bundle, path.parent.name)
         limits, size = sidecar.limits, sum(plan.bytes for plan in sidecar.plans.values())
-        system = f"TensorRT {sidecar.built.tensorrt}, L4T {sidecar.built.l4t or 'none'}"
+        system = f"TensorRT {sidecar.built.tensorrt}, L4T {sidecar.built.board.l4t or 'none'}"
         most = f"batch {limits.batch}, context {limits.context}, prefill {limits.prefill_rows}"
         rows.append((f"  {path.parent.name}", system, most, bytes_text(size)))
     return rows

@@ -184,10 +184,11 @@ def _open_backend(bundle: Bundle, options: EngineOptions) -> Backend:
 
         backend = ReferenceBackend.from_bundle(bundle.path, check_hashes=False)
     elif name == "tensorrt":
+        from selfdraft.cli.board import board_of
         from selfdraft.jetson.probe import probe
         from selfdraft.runtime.trt.backend import TensorRtBackend
 
-        backend = TensorRtBackend(bundle.path, bundle.manifest, l4t=probe().release.l4t)
+        backend = TensorRtBackend(bundle.path, bundle.manifest, board=board_of(probe()))
     else:
         from selfdraft.runtime.ort import OrtBackend
 

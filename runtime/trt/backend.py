@@ -33,6 +33,7 @@ from selfdraft.runtime.trt.gpu import Gpu
 from selfdraft.runtime.trt.library import import_tensorrt
 from selfdraft.runtime.trt.limits import PROMPT_ROWS, EngineLimits
 from selfdraft.runtime.trt.passes import TrtTensor
+from selfdraft.runtime.trt.sidecar import Board
 from selfdraft.runtime.trt.states import TrtStates, allocate_states, export_slot, import_slot
 
 GRAPHS_VARIABLE = "SELFDRAFT_CUDA_GRAPHS"
@@ -43,7 +44,7 @@ FEW_ENTRIES = 16
 class TensorRtBackend:
     """Runs an Orin bundle on the engines built from it; satisfies ``runtime.backend.Backend``.
 
-    ``l4t``: release of Jetson Linux, as it was when the engine was built. ``cuda_graphs`` None:
+    ``board``: the machine, which must be the one that the engine was built on. ``cuda_graphs`` None:
     on, unless ``SELFDRAFT_CUDA_GRAPHS`` is 0. Raises ``DeviceError`` without TensorRT, pycuda or
     the plugin library, and ``BundleError`` with what mends it for an engine of anything else.
     """
@@ -55,14 +56,14 @@ class TensorRtBackend:
         bundle: Path,
         manifest: Manifest,
         *,
-        l4t: str | None = None,
+        board: Board | None = None,
         cuda_graphs: bool | None = None,
     ) -> None:
         tensorrt = import_tensorrt()
         check_graph_names(manifest)
         self._manifest = manifest
         self._gpu = Gpu()
-        self._engines = open_engines(tensorrt, self._gpu, bundle, manifest, l4t=l4t)
+        self._engines = open_engines(tensorrt, self._gpu, bundle, manifest, board or Board())
         embedding = upload_embedding(
             self._gpu, bundle, manifest, wanted_embedding(manifest.graphs["backbone"])
         )

@@ -32,6 +32,7 @@ from selfdraft.runtime.trt.progress import OnStage, progress_monitor, raise_stop
 from selfdraft.runtime.trt.sidecar import (
     SIDECAR_NAME,
     TIMING_CACHE,
+    Board,
     PlanFile,
     Sidecar,
     device_key,
@@ -68,7 +69,7 @@ def check_target(bundle: Bundle) -> None:
 
 
 def build_engines(
-    bundle: Bundle, options: BuildOptions, *, l4t: str | None, on_stage: OnStage
+    bundle: Bundle, options: BuildOptions, board: Board, *, on_stage: OnStage
 ) -> Path:
     """Build every graph of ``bundle`` for this device; the folder with plans and sidecar.
 
@@ -82,8 +83,7 @@ def build_engines(
     plugins = plugins_for(manifest)
     creators = creators_of(manifest)
     load_plugins(tensorrt, plugins, creators, mend=BUILD_PLUGINS)
-    key = device_key(gpu.compute_capability, gpu.multiprocessors)
-    folder = engine_folder(bundle.path, key)
+    folder = engine_folder(bundle.path, device_key(gpu.compute_capability))
     folder.mkdir(parents=True, exist_ok=True)
     (folder / SIDECAR_NAME).unlink(missing_ok=True)
     builder = _GraphBuilder(tensorrt, folder, options, on_stage)
@@ -94,7 +94,7 @@ def build_engines(
     sidecar = Sidecar(
         schema="selfdraft.engine/1",
         selfdraft_version=__version__,
-        built=found_here(tensorrt, gpu, bundle.path, plugins, l4t=l4t),
+        built=found_here(tensorrt, gpu, bundle.path, plugins, board),
         plugins=creators,
         limits=options.limits,
         plans=plans,

@@ -22,6 +22,7 @@ from selfdraft.runtime.trt.library import (
 )
 from selfdraft.runtime.trt.limits import PROFILES, EngineLimits
 from selfdraft.runtime.trt.sidecar import (
+    Board,
     Built,
     build_command,
     check_graphs,
@@ -66,16 +67,15 @@ def _scratch_bytes(engine: trt.ICudaEngine) -> int:
 
 
 def found_here(
-    tensorrt: Any, gpu: Gpu, bundle: Path, plugins: Plugins | None, *, l4t: str | None
+    tensorrt: Any, gpu: Gpu, bundle: Path, plugins: Plugins | None, board: Board
 ) -> Built:
     """What an engine would be built with on this machine."""
-    major, minor = gpu.compute_capability
     return Built(
         tensorrt=str(tensorrt.__version__),
         gpu=gpu.name,
-        compute_capability=f"{major}.{minor}",
+        compute_capability=gpu.compute_capability,
         multiprocessors=gpu.multiprocessors,
-        l4t=l4t,
+        board=board,
         plugins_sha256=plugins.sha256 if plugins else None,
         manifest_sha256=manifest_sha256(bundle),
     )
@@ -87,7 +87,7 @@ def plugins_for(manifest: Manifest) -> Plugins | None:
 
 
 def open_engines(
-    tensorrt: Any, gpu: Gpu, bundle: Path, manifest: Manifest, *, l4t: str | None
+    tensorrt: Any, gpu: Gpu, bundle: Path, manifest: Manifest, board: Board
 ) -> Engines:
     """The engines of ``bundle`` for this device.
 
@@ -95,10 +95,10 @@ def open_engines(
     plugin library or the engine itself shows.
     """
     mend = build_command(bundle)
-    key = device_key(gpu.compute_capability, gpu.multiprocessors)
+    key = device_key(gpu.compute_capability)
     sidecar = read_sidecar(bundle, key)
     plugins = plugins_for(manifest)
-    check_sidecar(bundle, sidecar, found_here(tensorrt, gpu, bundle, plugins, l4t=l4t))
+    check_sidecar(bundle, sidecar, found_here(tensorrt, gpu, bundle, plugins, board))
     check_graphs(bundle, manifest, sidecar)
     load_plugins(tensorrt, plugins, sidecar.plugins, mend=mend)
     logger = make_logger(tensorrt)

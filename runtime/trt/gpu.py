@@ -71,10 +71,10 @@ class Gpu:
         return str(self._device.name())
 
     @property
-    def compute_capability(self) -> tuple[int, int]:
-        """(8, 7) on every Orin."""
+    def compute_capability(self) -> str:
+        """``8.7`` on every Orin."""
         major, minor = self._device.compute_capability()
-        return int(major), int(minor)
+        return f"{major}.{minor}"
 
     @property
     def multiprocessors(self) -> int:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Literal
 
@@ -19,6 +21,8 @@ from selfdraft.runtime.bundle import ENGINES_FOLDER, file_sha256
 from selfdraft.runtime.trt.library import Creator
 from selfdraft.runtime.trt.limits import EngineLimits
 from selfdraft.strict import StrictError, record_from_json
+
+log = logging.getLogger(__name__)
 
 SIDECAR_NAME = "engine.json"
 TIMING_CACHE = "timing.cache"
@@ -34,15 +38,25 @@ class PlanFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Board:
+    """What the caller knows of the machine; None for what it is not."""
+
+    l4t: str | None = None
+    """Release of Jetson Linux."""
+    module: str | None = None
+    """Name of the Jetson module."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Built:
-    """With what a plan was built; all of it must be the same where it runs."""
+    """With what a plan was built; all but the multiprocessors must be the same where it runs."""
 
     tensorrt: str
     gpu: str
     compute_capability: str
     multiprocessors: int
-    l4t: str | None
-    """Jetson Linux release; None on another machine."""
+    """Switched on while it was built: power modes of a Jetson switch off some."""
+    board: Board
     plugins_sha256: str | None
     """Of the plugin library; None where the graphs need none."""
     manifest_sha256: str
@@ -71,16 +85,16 @@ REASONS = {
     "tensorrt": "TensorRT",
     "gpu": "the GPU",
     "compute_capability": "compute capability",
-    "multiprocessors": "multiprocessors",
-    "l4t": "Jetson Linux",
+    "board.l4t": "Jetson Linux",
+    "board.module": "the module",
     "plugins_sha256": "the plugin library",
     "manifest_sha256": "the bundle",
 }
 
 
-def device_key(compute_capability: tuple[int, int], multiprocessors: int) -> str:
-    """Name of the folder below ``engines``: ``sm87-16`` is an AGX Orin 64 GB."""
-    return f"sm{compute_capability[0]}{compute_capability[1]}-{multiprocessors}"
+def device_key(compute_capability: str) -> str:
+    """Name of the folder below ``engines``: ``sm87`` for ``8.7``, every Orin."""
+    return f"sm{compute_capability.replace('.', '')}"
 
 
 def engine_folder(bundle: Path, key: str) -> Path:
@@ -121,14 +135,21 @@ def read_sidecar(bundle: Path, key: str) -> Sidecar:
 def check_sidecar(bundle: Path, sidecar: Sidecar, found: Built) -> None:
     """Raise ``BundleError`` with the first thing that is not as it was when the engine was built."""
     for key, name in REASONS.items():
-        then, now = getattr(sidecar.built, key), getattr(found, key)
+        then, now = attrgetter(key)(sidecar.built), attrgetter(key)(found)
         if then != now:
             raise BundleError(
                 f"the engine of {bundle} was built with {name} {_shown(then)}, here is "
                 f"{_shown(now)}",
                 hint=build_command(bundle),
             )
-    folder = engine_folder(bundle, key_of(found))
+    if sidecar.built.multiprocessors != found.multiprocessors:
+        log.warning(
+            "the engine was built with %d multiprocessors switched on, now there are %d: its kernels "
+            "may be slower than ones chosen in this power mode",
+            sidecar.built.multiprocessors,
+            found.multiprocessors,
+        )
+    folder = engine_folder(bundle, device_key(found.compute_capability))
     for plan in sidecar.plans.values():
         size = (folder / plan.file).stat().st_size if (folder / plan.file).is_file() else None
         if size != plan.bytes:
@@ -144,12 +165,6 @@ def check_graphs(bundle: Path, manifest: Manifest, sidecar: Sidecar) -> None:
             f"{_listed(manifest.graphs)}",
             hint=build_command(bundle),
         )
-
-
-def key_of(built: Built) -> str:
-    """``device_key`` of a record."""
-    major, minor = built.compute_capability.split(".")
-    return device_key((int(major), int(minor)), built.multiprocessors)
 
 
 def build_command(bundle: Path) -> str:

@@ -40,9 +40,12 @@ LOOP_TESTS = (
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "engine" in metafunc.fixturenames and metafunc.module.__name__.endswith(LOOP_TESTS):
-        double = pytest.param("tensorrt double", marks=pytest.mark.slow)
-        metafunc.parametrize("engine", ["reference", double], indirect=True, scope="session")
+    wanted = metafunc.module.__name__.endswith(LOOP_TESTS)
+    if "engine" in metafunc.fixturenames and wanted:
+        engines: list[Any] = ["reference"]
+        if metafunc.definition.get_closest_marker("slow") is None:
+            engines.append(pytest.param("tensorrt double", marks=pytest.mark.slow))
+        metafunc.parametrize("engine", engines, indirect=True, scope="session")
 
 
 @pytest.fixture(scope="session")

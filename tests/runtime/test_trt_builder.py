@@ -34,9 +34,9 @@ from selfdraft.runtime.trt.gpu import Gpu
 from selfdraft.runtime.trt.layers import missing_plugins
 from selfdraft.runtime.trt.library import import_tensorrt
 from selfdraft.runtime.trt.limits import engine_limits
-from selfdraft.runtime.trt.sidecar import read_sidecar
+from selfdraft.runtime.trt.sidecar import Board, read_sidecar
 
-KEY = "sm87-16"
+KEY = "sm87"
 SPARSE = AttentionOptions(kind="sparse", budget_tokens=256, local_blocks=2)
 
 
@@ -140,7 +140,7 @@ def test_progress_names_the_graph_and_an_interrupt_ends_the_build(
         limits=engine_limits(bundle.manifest.limits), workspace_bytes=1, tactic_bytes=1
     )
     seen: list[tuple[str, int, int]] = []
-    build_engines(bundle, options, l4t=None, on_stage=lambda *stage: seen.append(stage))
+    build_engines(bundle, options, Board(), on_stage=lambda *stage: seen.append(stage))
     assert ("backbone: Building engine", 2, 2) in seen and ("mtp: parse", 1, 1) in seen
     assert not [stage for stage in seen if "Tactics" in stage[0]]
 
@@ -149,7 +149,7 @@ def test_progress_names_the_graph_and_an_interrupt_ends_the_build(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        build_engines(bundle, options, l4t=None, on_stage=interrupt)
+        build_engines(bundle, options, Board(), on_stage=interrupt)
     assert not sidecar_of(bundle).exists()
 
 
@@ -208,7 +208,7 @@ def changed_bundle(bundle: Bundle) -> None:
 
 MISMATCHES: dict[str, tuple[Callable[[Bundle, Path], object], str]] = {
     "L4T": (
-        lambda b, _: rewrite(b, lambda d: d["built"].update(l4t="36.4.3")),
+        lambda b, _: rewrite(b, lambda d: d["built"]["board"].update(l4t="36.4.3")),
         "Jetson Linux 36.4.3, here is none",
     ),
     "GPU": (
@@ -219,9 +219,9 @@ MISMATCHES: dict[str, tuple[Callable[[Bundle, Path], object], str]] = {
         lambda b, _: rewrite(b, lambda d: d["built"].update(compute_capability="8.0")),
         "compute capability 8.0, here is 8.7",
     ),
-    "multiprocessors": (
-        lambda b, _: rewrite(b, lambda d: d["built"].update(multiprocessors=14)),
-        "multiprocessors 14, here is 16",
+    "module": (
+        lambda b, _: rewrite(b, lambda d: d["built"]["board"].update(module="Orin NX")),
+        "the module Orin NX, here is none",
     ),
     "plugin hash": (
         lambda _, library: library.write_text(library.read_text() + "Other 1 selfdraft\n"),
@@ -245,8 +245,8 @@ MISMATCHES: dict[str, tuple[Callable[[Bundle, Path], object], str]] = {
         "plans for backbone, the bundle needs backbone, mtp",
     ),
     "other device": (
-        lambda b, _: shutil.move(b.path / "engines" / KEY, b.path / "engines" / "sm86-14"),
-        "no engine for this device (sm87-16), only for sm86-14",
+        lambda b, _: shutil.move(b.path / "engines" / KEY, b.path / "engines" / "sm86"),
+        "no engine for this device (sm87), only for sm86",
     ),
     "no engine": (lambda b, _: shutil.rmtree(b.path / "engines"), "no engine for this device"),
     "unknown key": (
@@ -270,6 +270,17 @@ def test_mismatch_is_refused_before_deserialising_with_the_command_that_mends_it
     assert problem in caught.value.problem and "\n" not in caught.value.problem
     assert f"selfdraft build {bundle.path}" in caught.value.hint
     assert "deserialise" not in double.tensorrt.steps
+
+
+def test_power_mode_with_fewer_multiprocessors_is_only_told(
+    double: Double, bundle: Bundle, caplog: pytest.LogCaptureFixture
+) -> None:
+    build_bundle(bundle)
+    open_backend(bundle)
+    assert not caplog.records
+    rewrite(bundle, lambda d: d["built"].update(multiprocessors=8))
+    open_backend(bundle)
+    assert "8 multiprocessors switched on, now there are 16" in caplog.text
 
 
 def test_engine_of_another_tensorrt_is_refused_before_deserialising(bundle: Bundle) -> None:

@@ -26,6 +26,7 @@ from selfdraft.runtime.bundle import Bundle, open_bundle
 from selfdraft.runtime.trt.backend import TensorRtBackend
 from selfdraft.runtime.trt.builder import BuildOptions, build_engines
 from selfdraft.runtime.trt.limits import engine_limits
+from selfdraft.runtime.trt.sidecar import Board
 
 DEMO = Path(__file__).parents[2] / "demo" / "checkpoint"
 
@@ -87,7 +88,7 @@ def build_bundle(bundle: Bundle, *, batch: int = 4, **limits: Any) -> Path:
             workspace_bytes=1 << 20,
             tactic_bytes=1 << 20,
         ),
-        l4t=None,
+        Board(),
         on_stage=lambda stage, done, total: None,
     )
 
