@@ -30,8 +30,6 @@ LOOP_TESTS = (
     "test_loop_state",
     "test_loop_errors",
     "test_loop_fuzz",
-    "test_wiring",
-    "test_match_law",
     "test_cache_file",
     "test_sparse_prefill",
     "test_sparse_turns",

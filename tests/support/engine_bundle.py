@@ -21,7 +21,7 @@ from selfdraft.export.bundle import export_bundle
 from selfdraft.export.check_variant import write_check_variant
 from selfdraft.export.graph import build_graphs
 from selfdraft.export.options import ExportOptions
-from selfdraft.manifest import FileSpec, Manifest, manifest_to_json
+from selfdraft.manifest import FileSpec, GraphSpec, Manifest, manifest_to_json
 from selfdraft.runtime.bundle import Bundle, open_bundle
 from selfdraft.runtime.trt.backend import TensorRtBackend
 from selfdraft.runtime.trt.builder import BuildOptions, build_engines
@@ -39,23 +39,40 @@ def write_engine_bundle(
 ) -> Bundle:
     """Weights, embedding, graphs and manifest, as if exported for a board."""
     folder.mkdir(parents=True, exist_ok=True)
-    kv = manifest.precision.kv
     stored = {k: v if v.dtype == np.int64 else v.astype(np.float32) for k, v in weights.items()}
     save_file(stored, str(folder / manifest.weights_file))
     save_file({"embedding": embedding.astype(np.float32)}, str(folder / manifest.embedding_file))
-    graphs = build_graphs(
-        manifest.model,
-        stored_places(folder / manifest.weights_file),
-        directory=folder,
-        candidates=manifest.limits.candidates,
-        target="cpu",
-        attention=manifest.attention,
-        kv_dtype="int8" if kv == "int8" else "fp32",
-    )
+    graphs = _write_graphs(folder, manifest)
     files = {path.name: _file(path) for path in sorted(folder.iterdir())}
     full = dataclasses.replace(manifest, target="orin-jp6", graphs=graphs, files=files)
     (folder / "manifest.json").write_text(manifest_to_json(full), encoding="utf-8")
     return Bundle(path=folder, manifest=full)
+
+
+_TRACED: dict[str, tuple[dict[str, GraphSpec], dict[str, bytes]]] = {}
+"""Graphs by all that they depend on; models that differ in their weights alone share them."""
+
+
+def _write_graphs(folder: Path, manifest: Manifest) -> dict[str, GraphSpec]:
+    kv, candidates = manifest.precision.kv, manifest.limits.candidates
+    places = stored_places(folder / manifest.weights_file)
+    key = repr((manifest.model, manifest.attention, kv, candidates, places))
+    if key not in _TRACED:
+        graphs = build_graphs(
+            manifest.model,
+            places,
+            directory=folder,
+            candidates=candidates,
+            target="cpu",
+            attention=manifest.attention,
+            kv_dtype="int8" if kv == "int8" else "fp32",
+        )
+        files = {graph.file: (folder / graph.file).read_bytes() for graph in graphs.values()}
+        _TRACED[key] = graphs, files
+    graphs, files = _TRACED[key]
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    return graphs
 
 
 def _file(path: Path) -> FileSpec:
