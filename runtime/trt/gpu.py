@@ -7,6 +7,7 @@ Methods that only queue work are called in every step: their callers guard them 
 from __future__ import annotations
 
 import atexit
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -137,6 +138,10 @@ class Gpu:
         """Wait for everything queued."""
         with cuda_errors("waiting for the GPU"):
             self._stream.synchronize()
+
+    def finish_before(self, owner: object) -> None:
+        """Let queued work end before ``owner`` goes, and with it contexts that the work needs."""
+        weakref.finalize(owner, self._stream.synchronize).atexit = False
 
     def capture(self, enqueue: Callable[[], None]) -> CapturedGraph:
         """What ``enqueue`` queues, recorded and not run. It may neither allocate nor wait."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from selfdraft.runtime.trt.passes import Pass, PassKey
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class TrtStates:
     """Every state of both graphs, and the passes that are bound to them."""
 
@@ -48,7 +48,9 @@ def allocate_states(gpu: Gpu, manifest: Manifest, *, batch: int, capacity: int) 
     order = sorted(sizes, key=sizes.__getitem__, reverse=True)
     allocated = {name: gpu.allocate(sizes[name]) for name in order}
     buffers = {name: allocated[name] for name in sizes}
-    return TrtStates(batch=batch, capacity=capacity, buffers=buffers)
+    states = TrtStates(batch=batch, capacity=capacity, buffers=buffers)
+    gpu.finish_before(states)
+    return states
 
 
 def export_slot(

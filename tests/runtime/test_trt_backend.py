@@ -6,6 +6,9 @@ The loop tests run on it too (conftest.py, "tensorrt double"); nothing here has 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import gc
+import weakref
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -19,13 +22,16 @@ from support.refusals import refused
 from support.trt_double.install import Double, installed, make_double
 
 from selfdraft.errors import ConfigError, DeviceError, ResourceError
-from selfdraft.manifest import capacity_for
+from selfdraft.manifest import StateSpec, capacity_for
 from selfdraft.runtime.backend import Step
 from selfdraft.runtime.bundle import Bundle
 from selfdraft.runtime.loop import DecodeLoop
 from selfdraft.runtime.request import Request
 from selfdraft.runtime.sampling import SamplingParams
+from selfdraft.runtime.slot_cache import used_part
+from selfdraft.runtime.trt.gpu import Gpu
 from selfdraft.runtime.trt.passes import Pass
+from selfdraft.runtime.trt.states import allocate_states, export_slot, import_slot
 
 PROMPT = (0, 5, 9, 2, 7)
 
@@ -72,12 +78,12 @@ def test_no_address_changes_and_nothing_is_allocated_once_it_runs(
 ) -> None:
     loop = warm(started(backend, drafts=drafts, batch=2))
     addresses = loop._states.addresses()  # type: ignore[attr-defined]
-    known = [(dict(c.addresses), c.num_enqueued) for c in double.tensorrt.contexts]
+    known = {id(c): (dict(c.addresses), c.num_enqueued) for c in double.tensorrt.contexts}
     count = double.device.num_allocations
     warm(loop, 25)
     assert loop._states.addresses() == addresses  # type: ignore[attr-defined]
     assert double.device.num_allocations == count
-    now = [(dict(c.addresses), c.num_enqueued) for c in double.tensorrt.contexts]
+    now = {id(c): (dict(c.addresses), c.num_enqueued) for c in double.tensorrt.contexts}
     assert now == known, "after the first pass only recorded graphs are launched"
 
 
@@ -119,7 +125,8 @@ def test_links_of_a_chain_do_not_wait_for_the_host(
 def test_every_decode_shape_is_recorded_once_and_prompts_never(
     backend: Any, double: Double
 ) -> None:
-    warm(started(backend, drafts=2), 6)
+    loop = warm(started(backend, drafts=2), 6)
+    assert loop.active
     decode = [c for c in double.tensorrt.contexts if c.recorded]
     prompt = [c for c in double.tensorrt.contexts if not c.recorded]
     assert {c.num_enqueued for c in decode} == {2}, "one run, one record"
@@ -193,6 +200,50 @@ def test_draft_from_hidden_states_that_the_host_kept(backend: Any) -> None:
     expected = backend.to_host(backend.run_mtp(states, step, ids, output.hidden).draft_ids).copy()
     found = backend.to_host(backend.run_mtp(states, step, ids, kept).draft_ids)
     assert found.tolist() == expected.tolist()
+
+
+def test_slot_goes_to_the_host_and_back_in_every_layout(double: Double, bundle: Bundle) -> None:
+    """Tokens in one piece a head (CPU), in blocks of all heads (Orin), and a state without tokens."""
+    shapes: dict[str, tuple[int | str, ...]] = {
+        "by head": ("batch", 3, "capacity", 4),
+        "by block": ("batch", "blocks", 3, 64, 4),
+        "summaries": ("batch", 3, "blocks", 2, 4),
+        "recurrent": ("batch", 3, 5),
+    }
+    states = [
+        StateSpec(name=n, kind="kv", dtype="float32", shape=s, input=n, output=n, aliased=True)
+        for n, s in shapes.items()
+    ]
+    graph = dataclasses.replace(bundle.manifest.graphs["mtp"], states=tuple(states))
+    manifest = dataclasses.replace(bundle.manifest, graphs={"mtp": graph})
+    gpu, rng = Gpu(), np.random.default_rng(3)
+    first = allocate_states(gpu, manifest, batch=2, capacity=192)
+    whole = {s.name: rng.random(s.sizes(batch=2, capacity=192), np.float32) for s in states}
+    for name, array in whole.items():
+        gpu.store(first.addresses()[name], array)
+    lengths = {"mtp": 70}
+    arrays = export_slot(gpu, manifest, first, slot=1, lengths=lengths)
+    for state in states:
+        expected = used_part(whole[state.name], state.shape, slot=1, length=70)
+        np.testing.assert_array_equal(arrays[state.name], expected)
+    second = allocate_states(gpu, manifest, batch=2, capacity=192)
+    import_slot(gpu, manifest, second, slot=0, lengths=lengths, arrays=arrays)
+    again = export_slot(gpu, manifest, second, slot=0, lengths=lengths)
+    assert all(np.array_equal(again[name], arrays[name]) for name in shapes)
+    untouched = export_slot(gpu, manifest, second, slot=1, lengths=lengths)
+    assert not any(array.any() for array in untouched.values()), "zeroed, and another slot's"
+
+
+def test_queued_work_ends_before_its_states_go(backend: Any, double: Double) -> None:
+    loop = warm(started(backend, drafts=1))
+    loop._drafting.settle()  # type: ignore[union-attr]
+    assert double.device.queue, "the head's pass is not waited for"
+    left: list[int] = []
+    context = next(iter(loop._states.passes.values())).context  # type: ignore[attr-defined]
+    weakref.finalize(context, lambda: left.append(len(double.device.queue)))
+    del context, loop
+    gc.collect()
+    assert left == [0]
 
 
 def test_shapes_beyond_the_engine_are_refused_with_the_command(backend: Any) -> None:

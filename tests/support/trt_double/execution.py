@@ -62,7 +62,7 @@ class FakeEngine:
         assert strategy == self.module.ExecutionContextAllocationStrategy.USER_MANAGED
         assert self.device.capturing is None, "a context was made while capturing"
         context = FakeContext(self)
-        self.module.contexts.append(context)
+        self.module.contexts.add(context)
         return context
 
     def create_engine_inspector(self) -> FakeInspector:

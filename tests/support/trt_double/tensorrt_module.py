@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import json
 import types
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -239,7 +240,7 @@ def tensorrt_module(device: FakeDevice, *, version: str = "10.3.0") -> Any:
             logger.log(ILogger.ERROR, text)
 
     _switches(module)
-    contexts: list[FakeContext] = []
+    contexts: weakref.WeakSet[FakeContext] = weakref.WeakSet()
     module.tell, module.contexts = tell, contexts
     module.registry = FakeRegistry()
     module.data_types = dict(
