@@ -243,6 +243,34 @@ def test_trained_chains_are_those_that_decoding_drafts(tmp_path, family) -> None
                 assert torch.allclose(outs[depth][0, start], fed[0, 0], atol=1e-4)
 
 
+def test_every_draft_is_compared_with_the_position_that_it_is_for(tmp_path, monkeypatch) -> None:
+    """Draft d of row p: taught by the backbone's row p + 1 + d, followed by the token p + 2 + d."""
+    from selfdraft.export.align import training
+
+    _, model, reader = reader_of(write_checkpoint(tmp_path, "mimo"))
+    ids = np.random.default_rng(2).integers(0, 256, (1, 9))
+    hidden = torch.arange(9.0)[None, :, None] + torch.rand(model.spec.hidden_size)
+    options = TrainingOptions(
+        steps=1, batch_tokens=9, learning_rate=1e-3, distillation=0.5, drafts=3, seed=0,
+        device="cpu",
+    )  # fmt: skip
+    seen: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def recorded(out: Any, teacher: Any, targets: Any, head: Any, **_: Any) -> Any:
+        seen.append((teacher, targets))
+        return 0.0, torch.zeros_like(out)
+
+    monkeypatch.setattr(training, "loss_by_parts", recorded)
+    trainer = HeadTrainer(model.spec, reader, ids, hidden, options)
+    trainer._backward(trainer._next_batch())
+    scale = hidden.pow(2).mean(-1, keepdim=True) + model.spec.rms_norm_eps
+    normed = hidden / scale.sqrt() * torch.from_numpy(reader.tensor("backbone.norm"))
+    for depth, (teacher, targets) in enumerate(seen):
+        assert torch.allclose(teacher, normed[0, 1 + depth :])
+        assert targets.tolist() == [*ids[0, 2 + depth :].tolist(), IGNORED]
+    assert len(seen) == 3
+
+
 def test_rows_in_parts_give_the_same_hidden_states(tmp_path, monkeypatch) -> None:
     from selfdraft.export import layerwise
 
