@@ -37,6 +37,9 @@ log = logging.getLogger(__name__)
 
 INT4_ACCURACY_LEVEL = "4"
 """int8 arithmetic inside int4 matmuls (docs/architecture.md, Exact)."""
+LARGE_PASS_BYTES = 128 * 2**20
+"""Attention weights of a pass from which the engine gives its memory back afterwards. Passes of a long
+prompt differ in shape, and an arena that keeps what each of them needed holds twice as much."""
 STEP_FIELDS = ("past_len", "row_count", "attend_all", "row_index")
 BINDINGS_KEPT = 64
 """Bindings cached for each graph; one for every (batch, rows, logit rows, parity) in use."""
@@ -133,6 +136,8 @@ class OrtBackend:
         for name, graph in manifest.graphs.items():
             check_graph(self._sessions[name], graph)
         self._run_options = ort.RunOptions()
+        self._shrinking = ort.RunOptions()
+        self._shrinking.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
         self._turn = 0
 
     @property
@@ -158,7 +163,7 @@ class OrtBackend:
         binding = self._bind("backbone", states, step, rows=input_ids.shape[1])
         _fill(binding, step)
         binding.inputs["input_ids"].array[...] = input_ids
-        self._run("backbone", binding)
+        self._run("backbone", binding, step, rows=input_ids.shape[1])
         out = binding.outputs
         return BackboneOutput(
             hidden=out[self._manifest.graphs["backbone"].taps[0]],
@@ -190,7 +195,7 @@ class OrtBackend:
             ids.array[...] = input_ids
             binding.rebind("input_ids", ids)
         binding.rebind("hidden", hidden)
-        self._run("mtp", binding)
+        self._run("mtp", binding, step, rows=rows)
         out = binding.outputs
         return MtpOutput(
             hidden=out[self._manifest.graphs["mtp"].taps[0]],
@@ -242,14 +247,21 @@ class OrtBackend:
         """Write the profiles asked for at construction; file by graph."""
         return {name: session.end_profiling() for name, session in self._sessions.items()}
 
-    def _run(self, name: str, binding: Binding) -> None:
+    def _run(self, name: str, binding: Binding, step: Step, *, rows: int) -> None:
+        large = self._weight_bytes(step, rows) >= LARGE_PASS_BYTES
+        options = self._shrinking if large else self._run_options
         try:
-            self._sessions[name].run_with_iobinding(binding.io, self._run_options)
+            self._sessions[name].run_with_iobinding(binding.io, options)
         except RuntimeError as error:
             raise DeviceError(
                 f"{name}.onnx failed in onnxruntime: {' '.join(str(error).split())[:200]}",
                 hint="check the bundle with: selfdraft verify BUNDLE",
             ) from error
+
+    def _weight_bytes(self, step: Step, rows: int) -> int:
+        """Of one copy of a dense layer's attention weights ``[B, Hq, rows, T]``, fp32."""
+        end = int(step.past_len.max()) + rows
+        return 4 * len(step.past_len) * self._manifest.model.num_heads * rows * end
 
     def _bind(
         self, name: str, states: OrtStates, step: Step, *, rows: int, turn: int = 0
