@@ -100,7 +100,7 @@ def _logit(op: CachedAttention, q: Vector, tokens: Sequence[Vector]) -> float:
         else:
             centre = (max(column) + min(column)) / 2
             spread = (max(column) - min(column)) / 2
-        logit += weight * _fp32(centre) + op.spread * abs(weight) * _fp32(spread)
+        logit += weight * _fp16(centre) + op.spread * abs(weight) * _fp16(spread)
     return op.scale * logit
 
 
@@ -128,7 +128,7 @@ def _windows(keys: Sequence[Vector], *, tokens: int, stride: int, position: int)
     start = 0
     while start + tokens - 1 <= position:
         inside = keys[start : start + tokens]
-        windows.append([_fp32(sum(column) / tokens) for column in zip(*inside, strict=True)])
+        windows.append([_fp16(sum(column) / tokens) for column in zip(*inside, strict=True)])
         start += stride
     return windows
 
@@ -156,6 +156,6 @@ def _log_sum_exp(logits: Iterable[float]) -> float:
     return largest + math.log(sum(math.exp(x - largest) for x in values))
 
 
-def _fp32(x: float) -> float:
-    """Summaries are stored in fp32."""
-    return float(np.float32(x))
+def _fp16(x: float) -> float:
+    """Summaries are stored in fp16."""
+    return float(np.float16(x))
