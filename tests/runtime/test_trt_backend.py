@@ -122,6 +122,29 @@ def test_links_of_a_chain_do_not_wait_for_the_host(
     assert [count > 0 for count in behind] == [True, True, True, False, False]
 
 
+@pytest.mark.parametrize("drafts", [2, 3])
+def test_chains_are_those_of_the_reference(
+    backend: Any, tiny: ModuleType, copy_model: ModuleType, drafts: int
+) -> None:
+    """Same tokens, and the same drafts accepted: no link read another one's ids or states."""
+    results = []
+    for own in (backend, copy_model.backend(tiny, noise=0.3)):
+        loop = warm(started(own, drafts=drafts), 12)
+        results.append((loop.tokens(0), loop.result(0).accepted, loop.result(0).drafted))
+    assert results[0] == results[1]
+    assert results[0][1][0] > 3 and results[0][1][-1] > 0
+
+
+def test_chunks_of_a_prompt_reuse_buffers_whose_passes_nobody_waited_for(backend: Any) -> None:
+    """The head's passes over a prompt are read by no one; the third one takes the first one's place."""
+    tokens = []
+    for chunk in (64, 2):
+        loop = DecodeLoop(backend, drafts=1, prefill_rows=chunk)
+        loop.begin({0: Request(prompt_ids=tuple(range(17)))})
+        tokens.append(warm(loop, 6).tokens(0))
+    assert tokens[0] == tokens[1]
+
+
 def test_every_decode_shape_is_recorded_once_and_prompts_never(
     backend: Any, double: Double
 ) -> None:
