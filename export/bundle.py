@@ -24,11 +24,8 @@ from selfdraft.export.attention_options import coverage_notes
 from selfdraft.export.checkpoint import Checkpoint
 from selfdraft.export.draft_vocab import choose_draft_ids
 from selfdraft.export.families import ModelPlan, read_model
-from selfdraft.export.options import (
-    MIN_CONTEXT,
-    ExportOptions,
-    ExportReport,
-)
+from selfdraft.export.kernel_checks import check_board
+from selfdraft.export.options import MIN_CONTEXT, ExportOptions, ExportReport
 from selfdraft.export.publish import (
     check_disk_space,
     check_output,
@@ -129,6 +126,7 @@ def plan_export(checkpoint_path: Path, options: ExportOptions) -> ExportPlan:
     )
     context_length = _context(model, options)
     attention = options.attention.plan(model.spec, model.sparse)
+    check_board(model.spec, attention, options, context=context_length)
     return ExportPlan(
         checkpoint=checkpoint,
         model=model,

@@ -119,3 +119,25 @@ def test_sparse_path_says_when_there_is_nothing_to_check(tmp_path: Path) -> None
     assert told == (True, "the budget covers the context of 300 tokens: nothing is left out")
     dense = dataclasses.replace(backend.manifest, attention=None)
     assert sparse_path(backend, dense)[1].startswith("every layer is dense")
+
+
+@pytest.mark.slow
+def test_bundle_for_a_board_is_verified_by_its_check_variant(tmp_path: Path) -> None:
+    """The whole ladder on the demo, and a graph that scales otherwise is noticed."""
+    checkpoint = Path(__file__).parents[2] / "demo" / "checkpoint"
+    options = ExportOptions(target="orin-jp7", weights="int4")
+    bundle = export_bundle(checkpoint, tmp_path / "bundle", options).output
+    report = verify_bundle(bundle, checkpoint=checkpoint, prompts=["Question: what is in the box?"])
+    assert report.ok, _failed(report)
+    names = [check.name for check in report.checks]
+    assert "check variant on ONNX Runtime against NumPy" in names
+    assert "speculative equals plain, match, K = 4" in names
+    graph = onnx.load(str(bundle / "backbone.onnx"), load_external_data=False)
+    node = next(n for n in graph.graph.node if n.op_type == "CachedAttention")
+    scale = next(a for a in node.attribute if a.name == "scale")
+    scale.f *= 1.5
+    onnx.save(graph, str(bundle / "backbone.onnx"))
+    _rehash(bundle, "backbone.onnx")
+    assert _failed(verify_bundle(bundle, prompts=["Question: what is in the box?"])) == [
+        "check variant on ONNX Runtime against NumPy"
+    ]

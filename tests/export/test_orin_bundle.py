@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from numpy.typing import NDArray
+from support.checkpoints import write_checkpoint
 from support.refusals import refused
 
 from selfdraft.export.attention_options import AttentionOptions
@@ -21,6 +22,8 @@ from selfdraft.manifest import GraphSpec, Manifest, load_manifest
 from selfdraft.runtime.backend import Step
 from selfdraft.runtime.graph_check import check_graph
 from selfdraft.runtime.reference import ReferenceBackend
+from selfdraft.trt_plugins.cached_attention.contract import CachedAttention
+from selfdraft.trt_plugins.cached_attention.launches import check_kernels
 
 CHECKPOINT = Path(__file__).parents[2] / "demo" / "checkpoint"
 CAPACITY, BATCH, ROWS = 512, 2, 5
@@ -117,6 +120,19 @@ def test_an_operator_that_a_tensorrt_lacks_is_refused_by_name(bundle: Path) -> N
         check(with_operator("Foo", "selfdraft"))
     with refused("local function Int4MatMul_0"):
         check(ir.serde.deserialize_model(check_variant_of(bundle)))
+
+
+def test_geometry_that_no_kernel_serves_is_refused_before_anything_is_written(
+    tmp_path: Path,
+) -> None:
+    small = write_checkpoint(tmp_path / "small", "mimo", head_dim=16)
+    with refused("head_dim 16", "(64, 128, 256)"):
+        export_bundle(small, tmp_path / "bundle", ExportOptions(target="orin-jp6"))
+    assert not (tmp_path / "bundle").exists()
+    op = CachedAttention(num_heads=32, num_kv_heads=32, head_dim=64, scale=0.125, kv_dtype="fp16")
+    check_kernels(op, blocks=30_000)
+    with refused("40000 cache blocks", "attend_fp16_d64"):
+        check_kernels(op, blocks=40_000)
 
 
 def check_variant_of(bundle: Path) -> onnx.ModelProto:

@@ -26,6 +26,8 @@ HEAD_DIMS = (64, 128, 256)
 BUSY_BLOCKS = 32
 """Thread blocks that keep an Orin's 16 multiprocessors at work: what a slot's splits and kv heads give."""
 WORKSPACE_ALIGNMENT = 256
+MAX_SHARED_BYTES = 163 * 1024
+"""Shared memory that a thread block may have on sm_87 (``build.occupancy``)."""
 SELECTOR_CODES: dict[Selector, int] = {
     "all": 0,
     "window": 1,
@@ -181,6 +183,17 @@ def planned_step(op: CachedAttention, *, batch: int, rows: int, blocks: int) -> 
     prefill = rows > MAX_STEP_ROWS
     splits = 1 if prefill else max(BUSY_BLOCKS // op.num_kv_heads, 1)
     return StepShape(op=op, batch=batch, rows=rows, blocks=blocks, splits=splits, prefill=prefill)
+
+
+def check_kernels(op: CachedAttention, *, blocks: int) -> None:
+    """Raise ``ConfigError`` where the kernels cannot serve a cache of ``blocks`` blocks on an Orin."""
+    for rows in (1, MAX_STEP_ROWS + 1):
+        for launch in planned_step(op, batch=1, rows=rows, blocks=blocks).launches():
+            _require(
+                launch.shared_bytes <= MAX_SHARED_BYTES,
+                f"{blocks} cache blocks",
+                f"what {launch.kernel} holds in {MAX_SHARED_BYTES} bytes of shared memory",
+            )
 
 
 def workspace_bytes(shape: StepShape) -> int:
