@@ -26,7 +26,10 @@ _SENTENCE_END = re.compile(r"(?:[.!?…]+[\"'”’»)\]]*\s|[。！？]|\n)\s*$
 
 
 class Chunk(NamedTuple):
-    """Some tokens of a reply, in order, and their text."""
+    """Some tokens of a reply, in order, and their text.
+
+    The last one has what a stop string that might have been had held back, perhaps without a token.
+    """
 
     events: tuple[TokenEvent, ...]
     text: str
@@ -57,6 +60,7 @@ class ChunkedReply(Iterator[Chunk]):
         self._loop, self._request, self._slot = loop, request, slot
         self._generation = Generation(loop, {slot: request}, on_progress=on_progress)
         self._num_tokens = 0
+        self._num_chars = 0
 
     def __next__(self) -> Chunk:
         events: list[TokenEvent] = []
@@ -66,9 +70,12 @@ class ChunkedReply(Iterator[Chunk]):
             text += event.text
             if self._is_border(len(events), text):
                 break
-        if not events:
+        else:
+            text += (self.result.text or "")[self._num_chars + len(text) :]
+        if not events and not text:
             raise StopIteration
         self._num_tokens += len(events)
+        self._num_chars += len(text)
         return Chunk(tuple(events), text)
 
     def stop(self) -> None:

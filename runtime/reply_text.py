@@ -95,10 +95,14 @@ class ReplyText:
         return texts
 
     def rest(self) -> str:
-        """Text of delivered tokens that was held back, when the reply is given up here."""
+        """Text of delivered tokens that was held back, when the reply has ended or is given up here.
+
+        A stop string that begins behind it, in a token that is never delivered, leaves some too.
+        """
         end = self._waiting[0].begin if self._waiting else self._length
-        text = self._take(end)
-        return text if self._waiting else text + self._stream.finish()
+        text = self._take(min(end, self._length))
+        ended = self._waiting or self.matched is not None
+        return text if ended else text + self._stream.finish()
 
     def _take(self, end: int) -> str:
         """The text that is not delivered yet, up to character ``end``."""

@@ -159,6 +159,7 @@ class Run:
         self.finish_reason = self._finish_reason()
         if self.text and self.text.matched is not None:
             self._keep(len(self.texts))
+            self.rest = self.text.rest()
         return self._events(slot)
 
     def count_step(self, telemetry: Telemetry) -> None:

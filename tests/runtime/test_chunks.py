@@ -85,6 +85,19 @@ def test_chunks_end_at_the_same_tokens_with_any_number_of_drafts(
     assert sum(len(chunk.events) for chunk in found) == len(chunks.result.tokens)
 
 
+@pytest.mark.parametrize("drafts", range(4))
+@pytest.mark.parametrize("every", [SENTENCES, 1, 5, 100])
+def test_text_held_for_a_stop_string_that_never_came_is_in_a_chunk(
+    tiny: ModuleType, drafts: int, every: int | str
+) -> None:
+    """``?`` may begin ``?z``; the token behind it is the stop string, and no part of the reply."""
+    request = _request(stop=("?z", " "), min_tokens=9)
+    chunks = ChunkedReply(_loop(_backend(tiny), drafts), request, every=every)
+    shown = [chunk.text for chunk in chunks]
+    assert "".join(shown) == chunks.result.text == "Hié. Hi 3.1So?"
+    assert chunks.result.stop_reason == " " and chunks.result.tokens == TEXT[:10]
+
+
 SAMPLED = SamplingParams(temperature=1.3, seed=11)
 PENALISED = LogitParams(repetition_penalty=1.2, frequency_penalty=0.5, no_repeat_ngram_size=3)
 

@@ -33,7 +33,8 @@ def _run(pieces: Sequence[bytes], stops: Sequence[str], **options: object) -> tu
         deltas += reply.push(index, last=index == len(pieces) - 1)
         if reply.matched is not None:
             break
-    return "".join(deltas), len(deltas), reply.matched or ""
+    rest = reply.rest() if reply.matched is not None else ""
+    return "".join(deltas) + rest, len(deltas), reply.matched or ""
 
 
 def _expected(text: str, stops: Sequence[str], *, keep: bool) -> tuple[str, str]:
@@ -76,6 +77,14 @@ def test_stop_string_with_tags_and_wide_characters_is_found_at_every_border(size
     shown, count, matched = _run(pieces, ["</stop>"])
     assert (shown, matched) == ("say ☃é", "</stop>")
     assert count == -(-len("say ☃é".encode()) // size)
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_held_text_of_a_delivered_token_is_kept_when_the_next_token_stops(keep: bool) -> None:
+    """The second 🦜 may begin a stop string; the token behind it is another one."""
+    pieces = [b"\xf0", b"\x9f", "🦜🦜".encode()[2:], b"a"]
+    wanted = ("🦜🦜a", 4) if keep else ("🦜🦜", 3)
+    assert _run(pieces, ["a", "🦜<"], keep_stop=keep) == (*wanted, "a")
 
 
 def test_text_that_may_begin_a_stop_string_is_held_until_it_is_none() -> None:
