@@ -29,9 +29,7 @@ LOOP_TESTS = (
     "test_loop_exact",
     "test_loop_state",
     "test_loop_errors",
-    "test_loop_fuzz",
     "test_cache_file",
-    "test_sparse_prefill",
     "test_sparse_turns",
 )
 """Modules that run on two backends: the reference, and TensorRT's on a double of its libraries."""
