@@ -36,41 +36,37 @@ def scatter_index(name: str, place: str, count: str, op: CachedAttention) -> str
 
 
 def update_summaries(op: CachedAttention) -> str:
-    """``summary_out`` with the block before ``past_len`` and every block touched recomputed.
+    """``summary_out`` with the blocks recomputed whose last token this step writes; often none.
 
-    infllm_v2 starts one block earlier and reads one block more: its windows reach on.
+    No row can select a block before its last token is written, and a step that writes it anew, after
+    a rejection, recomputes its summary. infllm_v2 starts one block earlier and reads one block more:
+    its windows reach on.
     """
-    count = """
-  touched_span = Sub (last_touched, first_touched)
-  touched_most = ReduceMax <keepdims = 0> (touched_span)
-  touched_least = Max (touched_most, zero)
-  touched_end = Add (touched_least, one)
+    touched = f"""
+  reach = Constant <value = int64 {{{_reach(op)}}}> ()
+  first_completed = Div (past_len, block)
+  complete_after = Div (length, block)
+  completed = Sub (complete_after, first_completed)
+  completed_most = ReduceMax <keepdims = 0> (completed)
+  completes = Greater (completed_most, zero)
+  with_reach = Add (completed_most, reach)
+  touched_end = Where (completes, with_reach, zero)
   touched_count = Unsqueeze (touched_end, zeros)
+  first_reached = Sub (first_completed, reach)
+  first_touched = Max (first_reached, zero)
+  last_completed = Sub (complete_after, one)
+  last_touched = Max (last_completed, zero)
 """
-    return _summaries(op, gather_blocks, count)
+    return _summaries(op, gather_blocks, touched)
 
 
 def update_summaries_by_rows(op: CachedAttention, gather: Gather) -> str:
-    """As ``update_summaries``, with shapes that follow from the number of rows alone."""
-    count = f"""
-  touched_span = Div (rows, blocks_of)
-  touched_extra = Constant <value = int64[1] {{{2 + _reach(op)}}}> ()
-  touched_count = Add (touched_span, touched_extra)
-  touched_end = Squeeze (touched_count, zeros)
-"""
-    return _summaries(op, gather, count)
+    """As ``update_summaries``, with shapes that follow from the number of rows alone.
 
-
-def _reach(op: CachedAttention) -> int:
-    """Blocks before the one of ``past_len - 1`` that windows reach out of."""
-    return 1 if op.selector == "infllm_v2" else 0
-
-
-def _summaries(op: CachedAttention, gather: Gather, count: str) -> str:
-    """``count`` gives ``touched_end`` (and ``touched_count [1]``): how many blocks of a slot to look at."""
-    reach = _reach(op)
-    return f"""
-  reach = Constant <value = int64 {{{reach}}}> ()
+    Recomputed are the block before ``past_len`` and every block that a row touches.
+    """
+    touched = f"""
+  reach = Constant <value = int64 {{{_reach(op)}}}> ()
   before = Sub (past_len, one)
   before_block = Div (before, block)
   before_start = Sub (before_block, reach)
@@ -78,7 +74,24 @@ def _summaries(op: CachedAttention, gather: Gather, count: str) -> str:
   last_row = Sub (length, one)
   last_kept = Max (last_row, zero)
   last_touched = Div (last_kept, block)
-{count}
+  touched_span = Div (rows, blocks_of)
+  touched_extra = Constant <value = int64[1] {{{2 + _reach(op)}}}> ()
+  touched_count = Add (touched_span, touched_extra)
+  touched_end = Squeeze (touched_count, zeros)
+"""
+    return _summaries(op, gather, touched)
+
+
+def _reach(op: CachedAttention) -> int:
+    """Blocks before the first that windows reach out of."""
+    return 1 if op.selector == "infllm_v2" else 0
+
+
+def _summaries(op: CachedAttention, gather: Gather, touched: str) -> str:
+    """``touched``: ``touched_end`` blocks of each slot (also ``touched_count [1]``), from
+    ``first_touched [B]`` to ``last_touched [B]``."""
+    return f"""
+{touched}
   touched_step = Range (zero, touched_end, one)
   first_column = Unsqueeze (first_touched, ones)
   last_column = Unsqueeze (last_touched, ones)
@@ -90,7 +103,7 @@ def _summaries(op: CachedAttention, gather: Gather, count: str) -> str:
   touched_4d = Unsqueeze (touched, touched_axes)
   touched_ids = Expand (touched_4d, touched_shape)
 {gather(op, "k", "touched_ids", "touched_k")}
-{_infllm_vectors(op, gather) if reach else _spread_vectors(op)}
+{_infllm_vectors(op, gather) if _reach(op) else _spread_vectors(op)}
   summary_half = Cast <to = 10> (summary_new)
   summary_rows = Transpose <perm = [0, 2, 1, 3, 4]> (summary_half)
   summary_out = ScatterND (summary, summary_index, summary_rows)
