@@ -37,6 +37,11 @@ TILE_ROWS = 16
 BLOCK = 64
 CONTEXTS = (4096, 32768, 131072)
 ROWS = (1, 2, 5, 9, 16, 32, 512)
+CHUNK = 512
+CTA_TILES = 4
+"""Tiles of a thread block of ``prefill``, which read keys and values together."""
+NEW_SHARE = 0.1
+"""Part of its blocks that a tile has for itself, beside those of the tile before it: assumed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,6 +196,35 @@ def attention_work(op: CachedAttention, *, context: int, rows: int, splits: int)
     ]
 
 
+def prefill_work(op: CachedAttention, *, context: int, rows: int, dense: bool) -> Work:
+    """``prefill`` for the last ``rows`` rows of ``context`` tokens, one slot.
+
+    ``cache_bytes``: what all thread blocks load; ``memory_bytes``: each block of keys and values once for
+    a kv head, whose thread blocks run side by side.
+    """
+    tile_rows = TILE_ROWS // op.group
+    tiles = -(-rows // tile_rows)
+    ctas = -(-tiles // CTA_TILES)
+    element = 1 if op.kv_dtype == "int8" else 2
+    token_bytes = 2 * op.head_dim * element + (4 if op.kv_dtype == "int8" else 0)
+    if dense or context <= op.budget_tokens:
+        ends = [min((i + 1) * CTA_TILES * tile_rows, rows) for i in range(ctas)]
+        loaded = sum(context - rows + end for end in ends)
+        seen, once = tiles * context, context
+    else:
+        read = min(-(-context // BLOCK), -(-op.budget_tokens // BLOCK)) * BLOCK
+        seen = tiles * read
+        loaded = round(ctas * read * (1 + (CTA_TILES - 1) * NEW_SHARE))
+        once = min(context, round(read * (1 + (tiles - 1) * NEW_SHARE)))
+    row_bytes = 2 * rows * op.num_heads * op.head_dim * 2  # q and y
+    return Work(
+        kernel="prefill",
+        memory_bytes=op.num_kv_heads * once * token_bytes + row_bytes,
+        cache_bytes=op.num_kv_heads * loaded * token_bytes,
+        mma_flops=4 * op.num_kv_heads * TILE_ROWS * seen * op.head_dim,
+    )
+
+
 def splits_for(op: CachedAttention, module: Module) -> int:
     """Two thread blocks for each SM."""
     return max(2 * module.num_sms // op.num_kv_heads, 1)
@@ -213,6 +247,20 @@ def attention_table(geometry: Geometry, module: Module) -> list[str]:
                 if kv_dtype == "fp16" or work.kernel == "attend":
                     name = f"`{work.kernel}`" + (f" {kv_dtype}" if work.kernel == "attend" else "")
                     lines.append(_row(name, f"{context:,}", work, module))
+    return lines
+
+
+def prefill_table(geometry: Geometry, module: Module) -> list[str]:
+    """One layer's ``prefill`` of the last chunk of a prompt, fp16 caches, dense and sparse."""
+    lines = [
+        "| lists | tokens | memory bytes | cache bytes | MMA flops | predicted µs |",
+        "|---|---|---|---|---|---|",
+    ]
+    op = attention_op(geometry, kv_dtype="fp16")
+    for context in CONTEXTS:
+        for name in ("dense", "sparse"):
+            work = prefill_work(op, context=context, rows=CHUNK, dense=name == "dense")
+            lines.append(_row(name, f"{context:,}", work, module))
     return lines
 
 
@@ -280,6 +328,7 @@ def page(text: str) -> str:
     module = module_named(MODULE)
     for name, lines in (
         ("attention", attention_table(QWEN3_8B, module)),
+        ("prefill", prefill_table(QWEN3_8B, module)),
         ("matmul", matmul_table(QWEN3_8B, module)),
         ("step", step_table(QWEN3_8B, module)),
     ):

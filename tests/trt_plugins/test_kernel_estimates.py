@@ -99,6 +99,34 @@ def test_each_limit_can_decide_and_waits_and_gap_are_added(estimates: ModuleType
 
 
 @pytest.mark.parametrize("kv_dtype", ["fp16", "int8"])
+def test_predicted_loads_of_a_dense_chunk_are_those_of_the_kernel(
+    estimates: ModuleType, kv_dtype: str
+) -> None:
+    shape = replace(estimates.QWEN3_8B, heads=8, kv_heads=2, head_dim=64)
+    op = replace(estimates.attention_op(shape, kv_dtype=kv_dtype), selector="all", spread=1.0)
+    step = replace(random_step(op, [640], rows=40, seed=2), prefill=True)
+    counted = run_kernels(step).traffic["prefill"]
+    work = estimates.prefill_work(op, context=640, rows=40, dense=True)
+    loaded = counted.read["kv"] + counted.read.get("scale", 0)
+    assert loaded == pytest.approx(work.cache_bytes, rel=0.02)
+    # Two kv heads of keys and values once, and q and y of eight heads.
+    token_bytes = {"fp16": 2 * 64 * 2, "int8": 2 * 64 + 4}[kv_dtype]
+    assert work.memory_bytes == 2 * 640 * token_bytes + 2 * 40 * 8 * 64 * 2
+
+
+def test_a_sparse_chunk_at_length_does_a_small_part_of_a_dense_one(estimates: ModuleType) -> None:
+    op = estimates.attention_op(estimates.QWEN3_8B, kv_dtype="fp16")
+    dense, sparse = (
+        estimates.prefill_work(op, context=131_072, rows=512, dense=dense)
+        for dense in (True, False)
+    )
+    assert dense.mma_flops == 32 * sparse.mma_flops == 4 * 8 * 16 * 128 * 131_072 * 128
+    assert sparse.memory_bytes < dense.memory_bytes
+    short = [estimates.prefill_work(op, context=4096, rows=512, dense=d) for d in (True, False)]
+    assert short[0] == short[1], "the budget covers it"
+
+
+@pytest.mark.parametrize("kv_dtype", ["fp16", "int8"])
 @pytest.mark.parametrize("context", [256, 1024])
 def test_predicted_bytes_are_those_that_the_kernels_ask_for(
     estimates: ModuleType, context: int, kv_dtype: str
