@@ -5,6 +5,7 @@ executed by the host layer: that proves the test, and how launches, copies and g
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,16 @@ def on_gpu(library: Libraries, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("case", CASES[::40], ids=case_name)
 def test_an_attention_step_is_that_of_the_oracle(case: Case, on_gpu: None) -> None:
     step = step_of(case, seed=CASES.index(case))
+    check_step(step, run_kernels(step))
+
+
+@pytest.mark.parametrize("selector", ["all", "mean_std"])
+@pytest.mark.parametrize("kv_dtype", ["fp16", "int8"])
+def test_a_chunk_of_a_prompt_is_that_of_the_oracle(
+    selector: str, kv_dtype: str, on_gpu: None
+) -> None:
+    op = make_kernel_op(selector=selector, kv_dtype=kv_dtype, group=4, budget_tokens=64 * 6)
+    step = replace(random_step(op, [600], rows=40, seed=3), prefill=True)
     check_step(step, run_kernels(step))
 
 
