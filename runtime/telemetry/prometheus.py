@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from selfdraft.baseline import bucket_label
 from selfdraft.errors import ConfigError
-from selfdraft.runtime.telemetry.counts import Histogram, Key, sum_histograms
+from selfdraft.runtime.telemetry.counts import Histogram, Key, StepCounts, sum_histograms
 from selfdraft.runtime.telemetry.meter import Telemetry
 
 PREFIX = "selfdraft:"
@@ -73,8 +73,8 @@ class _Collector:
             name: CounterMetricFamily(name, text, labels=(*LABELS, "position"))
             for name, text in POSITION_COUNTERS.items()
         }
-        for key, histogram in list(self._telemetry.totals.items()):
-            _add_steps(counters, positions, key, histogram)
+        for labels, parts in _by_labels(self._telemetry.totals).items():
+            _add_steps(counters, positions, labels, sum_histograms(parts))
         yield from counters.values()
         yield from positions.values()
         yield from self._thinking()
@@ -96,11 +96,21 @@ class _Collector:
             yield family
 
 
+def _by_labels(totals: Mapping[Key, Histogram]) -> dict[tuple[str, ...], list[Histogram]]:
+    """Temperatures are no label: kinds of steps that differ in nothing else are one series."""
+    found: dict[tuple[str, ...], list[Histogram]] = {}
+    for key, histogram in list(totals.items()):
+        labels = (key.labels.task, bucket_label(key.bucket), str(key.drafts), key.labels.mode)
+        found.setdefault(labels, []).append(histogram)
+    return found
+
+
 def _add_steps(
-    counters: dict[str, Any], positions: dict[str, Any], key: Key, histogram: Histogram
+    counters: dict[str, Any],
+    positions: dict[str, Any],
+    labels: tuple[str, ...],
+    found: StepCounts,
 ) -> None:
-    labels = (key.labels.task, bucket_label(key.bucket), str(key.drafts), key.labels.mode)
-    found = sum_histograms([histogram])
     drafted, accepted = found.counts.drafted, found.counts.accepted
     values = (found.steps, found.tokens, found.drafts, sum(drafted), sum(accepted))
     for family, value in zip(counters.values(), values, strict=True):

@@ -18,6 +18,7 @@ from selfdraft.runtime.loop import DecodeLoop
 from selfdraft.runtime.request import Request
 from selfdraft.runtime.request_json import request_from_json, request_to_json
 from selfdraft.runtime.telemetry.meter import MOST_TASKS, Telemetry
+from selfdraft.runtime.telemetry.prometheus import prometheus_text
 from selfdraft.runtime.thinking import Thinking, ThinkTags
 from selfdraft.runtime.thinking_record import ThinkingRecord
 
@@ -185,6 +186,22 @@ def test_json_of_a_snapshot_has_counts_and_rates_apart() -> None:
     assert (
         data["by_task"]["code"] == data["by_position"]["4K-8K"] == data["by_drafts"]["2"] == total
     )
+
+
+def test_prometheus_has_each_series_once_whatever_the_temperature() -> None:
+    parser = pytest.importorskip("prometheus_client.parser", reason="the extra metrics")
+    telemetry = _telemetry(Clock())
+    for temperature, accepted in ((0.7, 1), (1.0, 2)):
+        labels = telemetry.labels("code", "match", temperature)
+        telemetry.note_step(labels, position=5, drafted=2, accepted=accepted, tokens=accepted + 1)
+    text = prometheus_text(telemetry).decode()
+    series = [line.rsplit(" ", 1)[0] for line in text.splitlines() if not line.startswith("#")]
+    assert len(series) == len(set(series))
+    families = {family.name: family for family in parser.text_string_to_metric_families(text)}
+    (steps,) = families["selfdraft:decode_steps"].samples
+    assert steps.value == 2
+    per_position = families["selfdraft:spec_decode_num_accepted_tokens_per_pos"].samples
+    assert [sample.value for sample in per_position] == [2, 1]
 
 
 def _loop(tiny: ModuleType, telemetry: Telemetry, **options: Any) -> DecodeLoop:
