@@ -9,6 +9,7 @@ import typer
 
 from selfdraft.cli.console import print_json, say, stage_progress, table
 from selfdraft.cli.options import BundleArg, JsonOption
+from selfdraft.cli.verify_hashes import ENGINE, check_hashes
 from selfdraft.errors import ConfigError, VerificationError
 
 SCHEMA = "selfdraft.verify/1"
@@ -69,17 +70,18 @@ def command(
     else:
         say(table([("ok" if ok else "FAILED", name, why) for name, ok, why in checks]))
     if failed:
+        hint = "copy or export the bundle again; if it fails again, report this with --json"
+        if all(name.startswith(ENGINE) for name in failed):
+            hint = f"build the engine again on its device: selfdraft build {bundle}"
         raise VerificationError(
             f"{len(failed)} of {len(checks)} checks of {bundle} failed: {', '.join(failed)}",
-            hint="copy or export the bundle again; if it fails again, report this with --json",
+            hint=hint,
         )
 
 
 def _hashes(
     bundle: Path, checkpoint: Path | None, prompts: list[str] | None
 ) -> list[tuple[str, bool, str]]:
-    from selfdraft.cli.verify_hashes import check_hashes
-
     if checkpoint is not None or prompts:
         raise ConfigError(
             "--hashes looks at no checkpoint and no prompt", hint="leave one of them out"

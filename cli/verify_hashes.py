@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from selfdraft.errors import BundleError
+
+if TYPE_CHECKING:
+    from selfdraft.runtime.bundle import Bundle
+
+
+ENGINE = "engine "
+"""Begins the names of an engine's checks."""
 
 
 class HashCheck(NamedTuple):
@@ -29,7 +36,7 @@ def check_hashes(path: Path) -> list[HashCheck]:
     load_manifest(path)
     try:
         bundle = open_bundle(path, engine_only=True)
-        checks = [HashCheck("files", True, f"{len(bundle.manifest.files)} files and their hashes")]
+        checks = [HashCheck("files", True, _files_text(bundle))]
     except BundleError as error:
         checks = [HashCheck("files", False, error.problem)]
     for sidecar in sorted((path / ENGINES_FOLDER).glob(f"*/{SIDECAR_NAME}")):
@@ -37,11 +44,19 @@ def check_hashes(path: Path) -> list[HashCheck]:
     return checks
 
 
+def _files_text(bundle: Bundle) -> str:
+    """How many files were looked at, and which are gone on purpose."""
+    names = bundle.manifest.files
+    pruned = [name for name in names if not bundle.file(name).exists()]
+    text = f"{len(names) - len(pruned)} files and their hashes"
+    return f"{text}; pruned: {', '.join(pruned)}" if pruned else text
+
+
 def _engine(path: Path, key: str) -> Iterator[HashCheck]:
     from selfdraft.runtime.bundle import file_sha256
     from selfdraft.runtime.trt.sidecar import engine_folder, manifest_sha256, read_sidecar
 
-    name = f"engine {key}"
+    name = f"{ENGINE}{key}"
     try:
         sidecar = read_sidecar(path, key)
     except BundleError as error:

@@ -45,7 +45,8 @@ def open_bundle(path: Path, *, check_hashes: bool = True, engine_only: bool = Fa
     for name in _referenced(manifest):
         if name not in manifest.files:
             raise BundleError(f"{path}: the manifest uses {name} but does not list it", hint=mend)
-    pruned = {name for name in pruned_files(path) if not (path / name).exists()}
+    weights = manifest.weights_file  # nothing else is ever pruned
+    pruned = {weights} & pruned_files(path) if not (path / weights).exists() else set()
     if pruned and not engine_only:
         raise BundleError(
             f"{path}: {_listed(sorted(pruned))} pruned, only its engines run",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,13 @@ def prune(bundle: Bundle) -> list[str]:
     """Delete the weights that only graphs read; the names, written down before."""
     names = [bundle.manifest.weights_file]
     record = bundle.path / PRUNED_FILE
-    record.write_text(json.dumps({"files": names}) + "\n", encoding="utf-8")
+    partial = record.with_name(f".{record.name}.partial-{os.getpid()}")
+    try:
+        partial.write_text(json.dumps({"files": names}) + "\n", encoding="utf-8")
+        os.replace(partial, record)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
     for name in names:
         bundle.file(name).unlink(missing_ok=True)
     return names

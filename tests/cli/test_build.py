@@ -16,6 +16,7 @@ from support.engine_bundle import export_orin_demo, write_plugin_library
 from support.trt_double.install import Double, installed, make_double
 
 from selfdraft.cli import build_room
+from selfdraft.manifest import load_manifest
 from selfdraft.runtime.bundle import Bundle
 
 GIB = 1 << 30
@@ -81,6 +82,7 @@ def test_built_bundle_generates_and_bench_and_inspect_take_it(
     plan.write_bytes(plan.read_bytes()[:-1])
     damaged = run("verify", bundle, "--hashes")
     assert damaged.exit_code == 6 and "mtp.plan" in damaged.stdout
+    assert f"selfdraft build {bundle}" in damaged.stderr
 
 
 def test_pruned_bundle_runs_its_engines_and_nothing_else(
@@ -91,9 +93,14 @@ def test_pruned_bundle_runs_its_engines_and_nothing_else(
     assert json.loads(result.stdout)["pruned"] == ["weights.safetensors"]
     assert not (bundle / "weights.safetensors").exists()
     assert run("generate", bundle, "water", "--raw", "--max-tokens", 3).exit_code == 0
-    assert run("verify", bundle, "--hashes").exit_code == 0
+    checked = run("verify", bundle, "--hashes")
+    files = len(load_manifest(bundle).files)
+    assert checked.exit_code == 0
+    assert f"{files - 1} files and their hashes; pruned: weights.safetensors" in checked.stdout
     refused = run("generate", bundle, "water", "--raw", "--backend", "reference")
     assert refused.exit_code == 3 and "pruned" in refused.stderr
+    names = ["weights.safetensors", "embedding.safetensors"]
+    (bundle / "engines" / "pruned.json").write_text(json.dumps({"files": names}))
     (bundle / "embedding.safetensors").unlink()
     gone = run("generate", bundle, "water", "--raw")
     assert gone.exit_code == 3 and "embedding.safetensors is missing" in gone.stderr
