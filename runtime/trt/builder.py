@@ -1,6 +1,7 @@
 """From a bundle to engines: parse, build, inspect, and write the plans with their sidecar.
 
-Everything that can be known to fail is checked first; a build that fails leaves no engine behind.
+Everything that can be known to fail is checked first; a build that fails leaves nothing of its own, and
+an engine that was there before as it was.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+PART = ".part"
+"""Ends the names of plans until all of them are there."""
 EXPORT_AGAIN = "export the bundle again: selfdraft export CHECKPOINT -o BUNDLE --target orin-jp6"
 
 
@@ -85,12 +88,16 @@ def build_engines(
     load_plugins(tensorrt, plugins, creators, mend=BUILD_PLUGINS)
     folder = engine_folder(bundle.path, device_key(gpu.compute_capability))
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / SIDECAR_NAME).unlink(missing_ok=True)
     builder = _GraphBuilder(tensorrt, folder, options, on_stage)
-    plans = {
-        name: builder.build(bundle.file(graph.file), graph, name)
-        for name, graph in manifest.graphs.items()
-    }
+    try:
+        plans = {
+            name: builder.build(bundle.file(graph.file), graph, name)
+            for name, graph in manifest.graphs.items()
+        }
+    except BaseException:
+        for part in folder.glob(f"*{PART}"):
+            part.unlink()
+        raise
     sidecar = Sidecar(
         schema="selfdraft.engine/1",
         selfdraft_version=__version__,
@@ -102,8 +109,16 @@ def build_engines(
         kv=manifest.precision.kv,
         target=manifest.target,
     )
-    write_sidecar(folder, sidecar)
+    _publish(folder, sidecar)
     return folder
+
+
+def _publish(folder: Path, sidecar: Sidecar) -> None:
+    """Put the new plans in place of old ones; between the first and the last there is no engine."""
+    (folder / SIDECAR_NAME).unlink(missing_ok=True)
+    for plan in sidecar.plans.values():
+        (folder / f"{plan.file}{PART}").replace(folder / plan.file)
+    write_sidecar(folder, sidecar)
 
 
 class _GraphBuilder:
@@ -119,7 +134,7 @@ class _GraphBuilder:
         self._logger = make_logger(tensorrt)
 
     def build(self, path: Path, graph: GraphSpec, name: str) -> PlanFile:
-        """Parse, build, inspect and write one graph."""
+        """Parse, build, inspect and write one graph, as a part."""
         builder: trt.Builder = self._tensorrt.Builder(self._logger)
         network: trt.INetworkDefinition = self._parse(builder, path)
         monitor = progress_monitor(self._tensorrt, name, self._on_stage)
@@ -207,11 +222,9 @@ class _GraphBuilder:
 
     def _write(self, plan: trt.IHostMemory, name: str) -> PlanFile:
         view = memoryview(plan)
-        path = self._folder / f"{name}.plan"
-        part = path.with_suffix(".plan.part")
-        part.write_bytes(view)
-        part.replace(path)
-        return PlanFile(file=path.name, bytes=view.nbytes, sha256=hashlib.sha256(view).hexdigest())
+        file = f"{name}.plan"
+        (self._folder / f"{file}{PART}").write_bytes(view)
+        return PlanFile(file=file, bytes=view.nbytes, sha256=hashlib.sha256(view).hexdigest())
 
 
 def _parser_errors(parser: trt.OnnxParser) -> Iterator[str]:

@@ -72,6 +72,10 @@ def sidecar_of(bundle: Bundle) -> Path:
     return bundle.path / "engines" / KEY / "engine.json"
 
 
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
 def test_built_engines_speculate_like_plain_decoding(double: Double, bundle: Bundle) -> None:
     """The check variant of the exported graphs, through the whole backend."""
     build_bundle(bundle)
@@ -148,14 +152,24 @@ def test_progress_names_the_graph_and_an_interrupt_ends_the_build(
         if "Building" in stage:
             raise KeyboardInterrupt
 
+    before = files_of(sidecar_of(bundle).parent)
     with pytest.raises(KeyboardInterrupt):
         build_engines(bundle, options, Board(), on_stage=interrupt)
-    assert not sidecar_of(bundle).exists()
+    assert files_of(sidecar_of(bundle).parent) == before
 
 
-def test_what_fails_in_a_build_leaves_no_engine(double: Double, bundle: Bundle) -> None:
+def test_what_fails_in_a_build_leaves_the_engine_that_was_there(
+    double: Double, bundle: Bundle
+) -> None:
     trt = double.tensorrt
-    build_bundle(bundle)
+    folder = build_bundle(bundle)
+    before = files_of(folder)
+    trt.keeps_layer = lambda layer: not layer["Name"].startswith("mtp.")
+    with refused("mtp.", error=BundleError):
+        build_bundle(bundle, batch=1)
+    assert {name: data for name, data in files_of(folder).items() if name != "timing.cache"} == {
+        name: data for name, data in before.items() if name != "timing.cache"
+    }, "the backbone was built anew, and is not kept without its head"
     trt.keeps_layer = lambda layer: layer["Name"] != "backbone.layers.1.attention"
     with refused("backbone.layers.1.attention", "1 of 16 nodes", error=BundleError):
         build_bundle(bundle)
@@ -173,6 +187,9 @@ def test_what_fails_in_a_build_leaves_no_engine(double: Double, bundle: Bundle) 
         build_bundle(bundle)
     trt.shape_tensors = set()
     trt.refuses_profiles = True
+    with refused("refuses the decode profile", error=BundleError):
+        build_bundle(bundle)
+    sidecar_of(bundle).unlink()
     with refused("refuses the decode profile", error=BundleError):
         build_bundle(bundle)
     assert not sidecar_of(bundle).exists()
