@@ -82,7 +82,7 @@ def command(
         ),
     ] = None,
     chunk: ChunkOption = None,
-    backend: BackendOption = "ort",
+    backend: BackendOption = "auto",
     threads: ThreadsOption = None,
     json_output: JsonOption = False,
 ) -> None:

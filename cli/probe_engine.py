@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from selfdraft.cli.probe_shares import Agreed
 from selfdraft.manifest import capacity_for
 from selfdraft.runtime.backend import Backend, Step
+from selfdraft.runtime.loop_options import MAX_DRAFTS
 from selfdraft.runtime.prefill import SPARSE_CHUNK_ROWS, chunk_rows_at
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ class TextEngine:
         self._backend: Backend = session.backend
         limits = session.bundle.manifest.limits
         self._most = session.options.chunk or limits.prefill_rows
+        if self._backend.name == "tensorrt":  # every row's logits are wanted, an engine gives few
+            self._most = min(self._most, MAX_DRAFTS + 1)
 
     def rows(self, ids: Ids, *, dense: bool) -> Rows:
         """Over sequences ``ids [N, T]``; ``dense`` rows attend to everything, others by selector."""

@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from selfdraft.errors import ConfigError
 from selfdraft.export.checkpoint import Checkpoint
 from selfdraft.export.families import read_model
+from selfdraft.export.layerwise import bare_head
+from selfdraft.export.modules import DecoderLayer
 from selfdraft.export.safetensors_file import StoredTensor, read_header
 from selfdraft.export.stored_matrix import stored_values
 from selfdraft.export.weight_plan import (
@@ -23,10 +26,11 @@ from selfdraft.export.weight_plan import (
     plan_weights,
 )
 from selfdraft.export.weight_reader import PARTS, Array, CheckpointReader, WeightReader
-from selfdraft.manifest import Manifest
+from selfdraft.manifest import Manifest, ModelSpec
+from selfdraft.trt_plugins.cached_attention.from_manifest import layer_ops
 
 NORMS = ("hidden_norm", "embedding_norm", "final_norm", "input_norm", "post_norm")
-TYPES = {"F32": "<f4", "U8": "u1", "I8": "i1", "I64": "<i8"}
+TYPES = {"F32": "<f4", "F16": "<f2", "U8": "u1", "I8": "i1", "I64": "<i8"}
 
 
 class BundleReader:
@@ -37,17 +41,18 @@ class BundleReader:
         for file in (manifest.weights_file, manifest.embedding_file):
             path = bundle / file
             self._places |= {name: (path, entry) for name, entry in read_header(path).items()}
+        self._spec = manifest.model
 
     def tensor(self, name: str) -> Array:
         if name == LM_HEAD and not self._has(LM_HEAD):
-            return np.ascontiguousarray(self._raw(EMBEDDING).T)
+            return np.ascontiguousarray(_as_fp32(self._raw(EMBEDDING)).T)
         if name == DRAFT_HEAD and not self._has(DRAFT_HEAD):
             return self.tensor(LM_HEAD)
         if name in self._places:
-            found: Array = self._raw(name)
-            return found
+            return _as_fp32(self._raw(name))
         parts = [f"{name}.{part}" for part in PARTS if f"{name}.{part}" in self._places]
-        return stored_values({part: self._raw(part) for part in parts}, name)
+        shape = matrix_shape(self._spec, name) if f"{name}.strips" in parts else None
+        return stored_values({part: self._raw(part) for part in parts}, name, shape=shape)
 
     def rows(self, name: str) -> Iterator[tuple[slice, Array]]:
         whole = self.tensor(name)
@@ -59,11 +64,10 @@ class BundleReader:
 
     def embedding_rows(self, ids: NDArray[np.int64]) -> Array:
         """Rows ``ids`` of the embedding."""
-        table: Array = self._raw(EMBEDDING)
-        return table[ids]
+        return _as_fp32(self._raw(EMBEDDING)[ids])
 
     def _has(self, name: str) -> bool:
-        return name in self._places or f"{name}.scale" in self._places
+        return any(f"{name}{part}" in self._places for part in ("", ".scale", ".strips"))
 
     def _raw(self, name: str) -> NDArray[Any]:
         path, entry = self._places[name]
@@ -71,6 +75,22 @@ class BundleReader:
         count = entry.length // kind.itemsize
         raw = np.fromfile(path, dtype=kind, count=count, offset=entry.offset)
         return raw.reshape(entry.shape)
+
+
+def matrix_shape(spec: ModelSpec, name: str) -> tuple[int, ...]:
+    """``[in, out]`` of a bundle's matrix, which strips of codes do not tell: they are padded."""
+    if name in (LM_HEAD, DRAFT_HEAD):
+        trimmed = spec.mtp.draft_vocab_size if spec.mtp and name == DRAFT_HEAD else None
+        return spec.hidden_size, trimmed or spec.vocab_size
+    with torch.device("meta"):
+        if name.startswith("mtp."):
+            return bare_head(spec).get_parameter(name.removeprefix("mtp.")).shape
+        layer = DecoderLayer(spec, layer_ops(spec, None)[0])
+    return layer.get_parameter(name.split(".", 3)[3]).shape
+
+
+def _as_fp32(values: NDArray[Any]) -> Array:
+    return values.astype(np.float32, copy=False)
 
 
 class HeadFrom:

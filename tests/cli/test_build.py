@@ -85,6 +85,22 @@ def test_built_bundle_generates_and_bench_and_inspect_take_it(
     assert f"selfdraft build {bundle}" in damaged.stderr
 
 
+@pytest.mark.slow
+def test_probe_measures_the_engines(
+    run: Any, bundle: Path, double: Double, tmp_path: Path
+) -> None:
+    assert run("build", bundle).exit_code == 0
+    text = tmp_path / "text.txt"
+    text.write_text("What is the capital of Ireland? That would be Dublin. " * 8)
+    options = ("--text", text, "--tokens", 64, "--json")
+    told = [run("probe", bundle, *options, *b) for b in ((), ("--backend", "reference"))]
+    assert [result.exit_code for result in told] == [0, 0], told[0].stderr + told[1].stderr
+    records = [json.loads(result.stdout) for result in told]
+    found = [record["measurements"][0]["share"] for record in records]
+    assert found[0]["rows"] == found[1]["rows"] == 63
+    assert found[0]["value"] == pytest.approx(found[1]["value"], abs=0.05)
+
+
 def test_pruned_bundle_runs_its_engines_and_nothing_else(
     run: Any, bundle: Path, double: Double
 ) -> None:

@@ -52,6 +52,23 @@ def test_quantised_and_trimmed_weights_are_unpacked(tmp_path, fake_graphs) -> No
     assert rest == [] and head.shape == (64, 270) and rows == slice(0, 64)
 
 
+@pytest.mark.parametrize(("weights", "error"), [("fp16", 1e-3), ("int4", 0.2)])
+def test_weights_of_a_board_are_read_as_float32(tmp_path, fake_graphs, weights, error) -> None:
+    options = {"target": "orin-jp6", "weights": weights, "draft_vocab": 270}
+    checkpoint = write_checkpoint(tmp_path / "c", "mimo", head_dim=64)
+    reader, _, source = exported(tmp_path, checkpoint, **options)
+    for name in (*NAMES, "backbone.layers.1.down.weight", "mtp.draft_head.weight"):
+        got, wanted = reader.tensor(name), source.tensor(name)
+        assert got.dtype == np.float32 and got.shape == wanted.shape
+        assert np.linalg.norm(got - wanted) / np.linalg.norm(wanted) < max(
+            error, 0.2 * name.startswith("mtp.draft_head")
+        )
+    ids = np.array([5, 0, 200])
+    rows = reader.embedding_rows(ids)
+    assert rows.dtype == np.float32
+    np.testing.assert_allclose(rows, source.embedding_rows(ids), rtol=1e-3, atol=1e-6)
+
+
 def test_head_of_one_on_the_rest_of_another(tmp_path, fake_graphs) -> None:
     first = exported(tmp_path / "1", write_checkpoint(tmp_path / "c1", seed=1))[0]
     second = exported(tmp_path / "2", write_checkpoint(tmp_path / "c2", seed=2))[0]
