@@ -136,15 +136,15 @@ def _show(
     from selfdraft.cli.probe_record import probe_record
 
     record = probe_record(report, session.bundle.manifest, bundle=str(bundle))
-    if html is not None:
-        from selfdraft.cli.probe_html import write_html
-
-        write_html(html, record)
-        note(f"wrote {html}")
     if as_json:
         print_json(record)
     else:
         _print(report)
+    if html is not None:  # last: what was measured is not lost where it cannot be written
+        from selfdraft.cli.probe_html import write_html
+
+        write_html(html, record)
+        note(f"wrote {html}")
 
 
 def _print(report: ProbeReport) -> None:

@@ -104,6 +104,7 @@ class _Probe:
         self.engine = TextEngine(self.session)
         self.texts = [t for t in (self.options.baseline, self.options.own) if t is not None]
         self.sparse = self.manifest.attention is not None
+        self.weight_probe = self._weight_probe()  # refuses a wrong checkpoint before all else
         self.as_deployed: dict[str, Rows] = {}
         self.dense: dict[str, Rows] = {}
 
@@ -132,15 +133,13 @@ class _Probe:
 
     def weights(self) -> None:
         """What only torch can change: cache, wiring, head."""
-        if importlib.util.find_spec("torch") is None:
+        probe = self.weight_probe
+        if probe is None:
             self.untold.append(
                 "torch is not installed (pip install 'selfdraft[export]'): wiring, KV precision and "
                 "the head's weights were not looked at"
             )
             return
-        from selfdraft.cli.probe_weights import WeightProbe
-
-        probe = WeightProbe(self.session.bundle.path, self.manifest, self.options.checkpoint)
         for done, text in enumerate(self.texts):
             self.on_progress("weights", done, len(self.texts))
             self._weights_on(probe, text)
@@ -199,6 +198,14 @@ class _Probe:
             perplexity=self.perplexity,
             untold=tuple(self.untold),
         )
+
+    def _weight_probe(self) -> WeightProbe | None:
+        """None without torch."""
+        if importlib.util.find_spec("torch") is None:
+            return None
+        from selfdraft.cli.probe_weights import WeightProbe
+
+        return WeightProbe(self.session.bundle.path, self.manifest, self.options.checkpoint)
 
     def _weights_on(self, probe: WeightProbe, text: ProbeText) -> None:
         stored_text, passed = probe.stored_pass(text.ids)

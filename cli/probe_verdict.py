@@ -52,7 +52,7 @@ ADVICE: dict[Cause, str] = {
     "distribution_shift": "nothing is broken: train the head on text of this kind (selfdraft align), or "
     "accept fewer drafts here (--drafts auto)",
 }
-HEALTHY = "nothing explains a drop: acceptance is what the bundle's own baseline shows"
+HEALTHY = "nothing explains a drop: no change that was tried gains enough to be named"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

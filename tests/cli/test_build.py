@@ -86,9 +86,7 @@ def test_built_bundle_generates_and_bench_and_inspect_take_it(
 
 
 @pytest.mark.slow
-def test_probe_measures_the_engines(
-    run: Any, bundle: Path, double: Double, tmp_path: Path
-) -> None:
+def test_probe_measures_the_engines(run: Any, bundle: Path, double: Double, tmp_path: Path) -> None:
     assert run("build", bundle).exit_code == 0
     text = tmp_path / "text.txt"
     text.write_text("What is the capital of Ireland? That would be Dublin. " * 8)

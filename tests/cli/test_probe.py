@@ -124,11 +124,24 @@ def test_text_tables_and_report_say_the_same(folder: Path, run: Any, tmp_path: P
     assert f"{record['measurements'][0]['share']['value']:.1%}" in done.stdout
 
 
+def test_report_that_cannot_be_written_loses_no_figure(
+    folder: Path, run: Any, tmp_path: Path
+) -> None:
+    taken = tmp_path / "taken.html"
+    taken.mkdir()
+    done = run("probe", folder / "b", "--backend", "ort", "--html", taken)
+    assert done.exit_code == 4 and "cannot be written" in done.stderr
+    assert "verdict: nothing explains a drop" in done.stdout
+
+
 def test_what_cannot_be_probed_is_refused(folder: Path, run: Any, tmp_path: Path) -> None:
     bundle = folder / "b"
     both = run("probe", bundle, "--text", folder / "own.txt", "--prompts", folder / "own.txt")
     assert both.exit_code == 2 and "choose one" in both.stderr
     assert run("probe", bundle, "--html", tmp_path / "no" / "x.html").exit_code == 2
     assert run("probe", bundle, "--html", tmp_path / "x.pdf").exit_code == 2
+    missing = run("probe", bundle, "--checkpoint", tmp_path / "none", "--backend", "ort")
+    assert missing.exit_code == 2 and "is not a checkpoint" in missing.stderr
+    assert "as deployed" not in missing.stderr, "told before anything is measured"
     task = run("probe", bundle, "--task", "poems", "--backend", "ort")
     assert task.exit_code == 2 and "it has: default" in task.stderr
