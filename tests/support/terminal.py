@@ -16,6 +16,8 @@ class Terminal:
 
     def __init__(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         self._screen, program_side = pty.openpty()
+        # The tests may run where Ctrl-C is ignored, as in a script's background, and programs inherit that.
+        ours = signal.signal(signal.SIGINT, signal.default_int_handler)
         self._process = subprocess.Popen(
             arguments,
             stdin=program_side,
@@ -24,6 +26,7 @@ class Terminal:
             env=dict(environment) | {"TERM": "dumb"},
             close_fds=True,
         )
+        signal.signal(signal.SIGINT, ours)
         os.close(program_side)
         self.shown = ""
 
