@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from selfdraft.manifest import Manifest
 from selfdraft.runtime.backend import BackboneOutput, FloatArray, IntArray, MtpOutput, Step
-from selfdraft.runtime.slot_cache import used_part, write_part
+from selfdraft.runtime.slot_cache import used_parts, write_parts
 
 
 class Graphs(Protocol):
@@ -84,13 +84,7 @@ class GraphsBackend:
     def export_states(
         self, states: GraphStates, *, slot: int, lengths: Mapping[str, int]
     ) -> dict[str, NDArray[Any]]:
-        return {
-            state.name: used_part(
-                states.tensors[state.name], state.shape, slot=slot, length=lengths[graph]
-            )
-            for graph, spec in self.manifest.graphs.items()
-            for state in spec.states
-        }
+        return used_parts(self.manifest, states.tensors, slot=slot, lengths=lengths)
 
     def import_states(
         self,
@@ -101,8 +95,7 @@ class GraphsBackend:
         arrays: Mapping[str, NDArray[Any]],
     ) -> None:
         parts = self.export_states(states, slot=slot, lengths=lengths)
-        for name, part in parts.items():
-            write_part(part, arrays[name])
+        write_parts(parts, arrays)
 
     def _run(
         self, name: str, states: GraphStates, step: Step, feed: dict[str, NDArray[Any]]

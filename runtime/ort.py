@@ -28,7 +28,7 @@ from selfdraft.runtime.backend import (
     Step,
 )
 from selfdraft.runtime.graph_check import check_graph, check_graph_names
-from selfdraft.runtime.slot_cache import used_part, write_part
+from selfdraft.runtime.slot_cache import used_parts, write_parts
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -222,13 +222,8 @@ class OrtBackend:
         self, states: OrtStates, *, slot: int, lengths: Mapping[str, int]
     ) -> dict[str, NDArray[Any]]:
         """Views of one slot's states by name, cut to ``lengths`` (tokens, by graph)."""
-        return {
-            state.name: used_part(
-                states.tensors[state.name].array, state.shape, slot=slot, length=lengths[graph]
-            )
-            for graph, spec in self._manifest.graphs.items()
-            for state in spec.states
-        }
+        arrays = {name: tensor.array for name, tensor in states.tensors.items()}
+        return used_parts(self._manifest, arrays, slot=slot, lengths=lengths)
 
     def import_states(
         self,
@@ -240,8 +235,7 @@ class OrtBackend:
     ) -> None:
         """Put back what ``export_states`` gave for the same lengths."""
         parts = self.export_states(states, slot=slot, lengths=lengths)
-        for name, part in parts.items():
-            write_part(part, arrays[name])
+        write_parts(parts, arrays)
 
     def end_profiling(self) -> dict[str, str]:
         """Write the profiles asked for at construction; file by graph."""

@@ -23,7 +23,7 @@ from selfdraft.runtime.backend import (
 from selfdraft.runtime.bundle import open_bundle
 from selfdraft.runtime.candidates import top_candidates
 from selfdraft.runtime.numpy_layers import Array, DecoderLayer, rms_norm, rotation
-from selfdraft.runtime.slot_cache import used_part, write_part
+from selfdraft.runtime.slot_cache import used_part, write_parts
 from selfdraft.runtime.weights import DRAFT_IDS, checked_weights, load_tensors
 from selfdraft.trt_plugins.cached_attention.from_manifest import layer_ops, mtp_op
 from selfdraft.trt_plugins.cached_attention.states import STATE_DIMS, LayerStates, empty_states
@@ -196,8 +196,7 @@ class ReferenceBackend:
     ) -> None:
         """Put back what ``export_states`` gave for the same lengths."""
         parts = self.export_states(states, slot=slot, lengths=lengths)
-        for name, part in parts.items():
-            write_part(part, arrays[name])
+        write_parts(parts, arrays)
 
     def _blocks_read(self) -> IntArray | None:
         read = [layer.blocks_read for layer in self._layers if layer.blocks_read is not None]

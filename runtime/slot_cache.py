@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from selfdraft.manifest import BLOCK_TOKENS, Dim
+from selfdraft.manifest import BLOCK_TOKENS, Dim, Manifest
 
 PrefillAttention = Literal["dense", "sparse"]
 
@@ -52,7 +52,23 @@ def used_part(
     return array[tuple(parts.get(dim, slice(None)) for dim in dims)]
 
 
-def write_part(part: NDArray[Any], value: NDArray[Any]) -> None:
-    """Fill ``part``, a view made by ``used_part``; floats may change their width."""
-    assert part.shape == value.shape, (part.shape, value.shape)
-    np.copyto(part, value, casting="same_kind")
+def used_parts(
+    manifest: Manifest,
+    arrays: Mapping[str, NDArray[Any]],
+    *,
+    slot: int,
+    lengths: Mapping[str, int],
+) -> dict[str, NDArray[Any]]:
+    """Views of one slot's states by name, cut to ``lengths`` (tokens, by graph)."""
+    return {
+        state.name: used_part(arrays[state.name], state.shape, slot=slot, length=lengths[graph])
+        for graph, spec in manifest.graphs.items()
+        for state in spec.states
+    }
+
+
+def write_parts(parts: Mapping[str, NDArray[Any]], values: Mapping[str, NDArray[Any]]) -> None:
+    """Fill views made by ``used_part``; floats may change their width."""
+    for name, part in parts.items():
+        assert part.shape == values[name].shape, (name, part.shape, values[name].shape)
+        np.copyto(part, values[name], casting="same_kind")
