@@ -40,6 +40,8 @@ INT4_ACCURACY_LEVEL = "4"
 LARGE_PASS_BYTES = 128 * 2**20
 """Attention weights of a pass from which the engine gives its memory back afterwards. Passes of a long
 prompt differ in shape, and an arena that keeps what each of them needed holds twice as much."""
+LONG_PASS_ROWS = 16
+"""Rows from which a pass is a chunk of a prompt, whose shape comes once."""
 STEP_FIELDS = ("past_len", "row_count", "attend_all", "row_index")
 BINDINGS_KEPT = 64
 """Bindings cached for each graph; one for every (batch, rows, logit rows, parity) in use."""
@@ -135,7 +137,6 @@ class OrtBackend:
         }
         for name, graph in manifest.graphs.items():
             check_graph(self._sessions[name], graph)
-        self._run_options = ort.RunOptions()
         self._shrinking = ort.RunOptions()
         self._shrinking.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
         self._turn = 0
@@ -242,8 +243,9 @@ class OrtBackend:
         return {name: session.end_profiling() for name, session in self._sessions.items()}
 
     def _run(self, name: str, binding: Binding, step: Step, *, rows: int) -> None:
-        large = self._weight_bytes(step, rows) >= LARGE_PASS_BYTES
-        options = self._shrinking if large else self._run_options
+        # Options cost a step some 40 µs in onnxruntime's own wrapper, so that it gets none.
+        long = rows >= LONG_PASS_ROWS and self._weight_bytes(step, rows) >= LARGE_PASS_BYTES
+        options = self._shrinking if long else None
         try:
             self._sessions[name].run_with_iobinding(binding.io, options)
         except RuntimeError as error:
