@@ -110,3 +110,14 @@ def test_impossible_number_of_threads_is_refused(tiny: ModuleType, threads: int)
 def test_end_token_outside_the_vocabulary_is_refused(tiny: ModuleType, token_id: int) -> None:
     with pytest.raises(ValueError, match=f"eos_ids has {token_id}"):
         tiny.manifest(tiny.model_spec(), eos_ids=(token_id,))
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 640, 16), (3, 1, 7, 5), (1,)])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "int64"])
+def test_buffers_are_zeros_that_begin_at_a_page(shape: tuple[int, ...], dtype: str) -> None:
+    """Where a copy's target lies a few bytes behind its source within a page, copies are slow."""
+    from selfdraft.runtime.ort import HostTensor
+
+    array = HostTensor.zeros(shape, dtype).array
+    assert array.shape == shape and array.dtype == dtype and not array.any()
+    assert array.ctypes.data % 4096 == 0 and array.flags.c_contiguous
