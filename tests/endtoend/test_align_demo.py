@@ -72,7 +72,7 @@ def baseline(tmp_path_factory: pytest.TempPathFactory) -> tuple[float, float]:
 
 
 def test_damaged_head_comes_back(tmp_path: Path, text: Path, baseline: tuple[float, float]) -> None:
-    damaged = changed(tmp_path / "c", noise=0.7)
+    damaged = changed(tmp_path / "c", noise=1.0)
     before = decoded(damaged, tmp_path / "b0")
     report = align_checkpoint(damaged, tmp_path / "d", [text], AlignOptions(steps=400))
     after = decoded(tmp_path / "d", tmp_path / "b1")
