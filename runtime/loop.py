@@ -129,6 +129,21 @@ class DecodeLoop:
         """Whether it has a tokenizer, so that replies have a text."""
         return self._tokenizer is not None
 
+    @property
+    def vocab_size(self) -> int:
+        """Tokens that a prompt may hold lie below it."""
+        return self._backend.manifest.model.vocab_size
+
+    @property
+    def state_bytes(self) -> int:
+        """Caches of all slots."""
+        return self._states.num_bytes
+
+    @property
+    def telemetry(self) -> Telemetry | None:
+        """What its steps are counted by."""
+        return self._telemetry
+
     def tokens(self, slot: int) -> tuple[int, ...]:
         """Every token of a slot, prompt and reply; all but the last are in the cache."""
         return tuple(self._slots.tokens[slot])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -61,7 +62,7 @@ class Telemetry:
     """One instrument may serve several loops of one bundle, one after the other or in turns.
 
     ``clock`` must be monotonic. ``note_step`` takes some microseconds
-    (``python -m benchmarks.telemetry_cost``).
+    (``python -m benchmarks.telemetry_cost``). Snapshots may be taken from any thread.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Telemetry:
         self._alerts = Alerts(policy or AlertPolicy(), baseline)
         self._check_every, self._unchecked = check_every, 0
         self._tasks: set[str] = set()
+        self._lock = threading.Lock()
         self.totals: dict[Key, Histogram] = {}
         """Every step since the start."""
         self.thinking_totals: dict[tuple[str, int], list[int]] = {}
@@ -98,15 +100,19 @@ class Telemetry:
         ``position``: absolute position of the step's first token.
         """
         key = Key(labels, bucket_of(position), drafted)
+        with self._lock:
+            self._count_step(key, accepted, tokens)
+
+    def _count_step(self, key: Key, accepted: int, tokens: int) -> None:
         total = self.totals.get(key)
         if total is None:
-            total = self.totals[key] = Histogram(drafted)
+            total = self.totals[key] = Histogram(key.drafts)
         total.steps[accepted] += 1
         total.tokens += tokens
         now = self._clock()
         self._window.add(now, key, accepted, tokens)
-        if drafted:
-            self._alerts.note(labels, accepted > 0)
+        if key.drafts:
+            self._alerts.note(key.labels, accepted > 0)
         self._unchecked += 1
         if self._unchecked >= self._check_every:
             self._check(now)
@@ -115,14 +121,18 @@ class Telemetry:
         """A reply ended; ``thinking`` says how it kept to its budget, where it had one."""
         if thinking is None:
             return
-        self._window.add_reply(self._clock(), thinking)
-        counts = self.thinking_totals.setdefault((labels.task, thinking.budget), [0, 0, 0])
-        for index, count in enumerate((True, thinking.triggered, thinking.violated)):
-            counts[index] += count
+        with self._lock:
+            self._window.add_reply(self._clock(), thinking)
+            counts = self.thinking_totals.setdefault((labels.task, thinking.budget), [0, 0, 0])
+            for index, count in enumerate((True, thinking.triggered, thinking.violated)):
+                counts[index] += count
 
     def snapshot(self) -> Snapshot:
         """The window now, with the alerts that stand."""
-        now = self._clock()
+        with self._lock:
+            return self._snapshot(self._clock())
+
+    def _snapshot(self, now: float) -> Snapshot:
         self._check(now)
         parts = {key: part for key, part in self._window.histograms.items() if any(part.steps)}
         return Snapshot(
@@ -146,9 +156,10 @@ class Telemetry:
 
     def take_events(self) -> list[AlertEvent]:
         """What was raised or ended since the last call, oldest first."""
-        events = list(self._alerts.events)
-        self._alerts.events.clear()
-        return events
+        with self._lock:
+            events = list(self._alerts.events)
+            self._alerts.events.clear()
+            return events
 
     def _check(self, now: float) -> None:
         self._unchecked = 0
