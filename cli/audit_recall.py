@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from selfdraft.cli.text_passes import LayerArrays, TextPasses
 from selfdraft.runtime.bundle import Bundle
+from selfdraft.runtime.embedding import table_values
 from selfdraft.runtime.numpy_layers import Array, DecoderLayer, rms_norm, rotation
 from selfdraft.runtime.weights import load_layer, load_tensors
 from selfdraft.trt_plugins.cached_attention.contract import CachedAttention
@@ -42,7 +43,7 @@ def replay(
     """Run the rows of ``ids`` at ``positions`` over the caches of ``passes``, densely."""
     manifest = bundle.manifest
     model = manifest.model
-    table = load_tensors(bundle.file(manifest.embedding_file))["embedding"]
+    table = table_values(bundle.path, manifest)
     x: Array = table[[ids[p] for p in positions]].astype(np.float64)[:, None]  # [rows, 1, H]
     rotary = rotation(model, np.array(positions), 1)
     selected, best = {}, {}

@@ -69,8 +69,8 @@ def command(
         str | None,
         typer.Option(
             "--weights",
-            metavar="fp32|fp16|int4",
-            help="Storage of the matrices: fp32 or int4 on the CPU, fp16 or int4 on Orin.",
+            metavar="fp32|bf16|fp16|int4",
+            help="Storage of the matrices; Orin takes fp16 and int4.",
             show_default="fp32, Orin fp16; 4-bit ones of the checkpoint stay as they are",
         ),
     ] = None,
@@ -78,8 +78,8 @@ def command(
         str | None,
         typer.Option(
             "--lm-head",
-            metavar="fp32|fp16|int4|int8",
-            help="Storage of LM head and draft head.",
+            metavar="fp32|bf16|fp16|int4|int8",
+            help="Storage of LM head and draft head; Orin takes fp16 and int4.",
             show_default="as --weights",
         ),
     ] = None,
@@ -87,9 +87,18 @@ def command(
         str | None,
         typer.Option(
             "--mtp-weights",
-            metavar="fp32|fp16|int4|int8",
-            help="Storage of the MTP head's own matrices.",
+            metavar="fp32|bf16|fp16|int4|int8",
+            help="Storage of the MTP head's own matrices; Orin takes fp16 and int4.",
             show_default="as --weights",
+        ),
+    ] = None,
+    embedding: Annotated[
+        str | None,
+        typer.Option(
+            "--embedding",
+            metavar="fp32|bf16|fp16|int8",
+            help="Storage of the embedding table, int8 with a scale for each token; Orin takes fp16.",
+            show_default="fp32, Orin fp16; as 16-bit --weights where the LM head is not tied to it",
         ),
     ] = None,
     int4_block: Annotated[
@@ -200,7 +209,7 @@ def command(
     checkpoint = local_checkpoint(checkpoint)
     chosen: dict[str, Any] = {"kind": attention, "selector": selector, "kv": kv}
     given: dict[str, Any] = {"target": target, "weights": weights}
-    given |= {"lm_head": lm_head, "mtp_weights": mtp_weights}
+    given |= {"lm_head": lm_head, "mtp_weights": mtp_weights, "embedding": embedding}
     options = ExportOptions(
         **given,
         int4_block=int4_block,

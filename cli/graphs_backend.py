@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from selfdraft.manifest import Manifest
 from selfdraft.runtime.backend import BackboneOutput, FloatArray, IntArray, MtpOutput, Step
+from selfdraft.runtime.embedding import load_table
 from selfdraft.runtime.slot_cache import used_parts, write_parts
 
 
@@ -41,7 +42,7 @@ class GraphsBackend:
     def __init__(self, name: str, bundle: Path, manifest: Manifest, graphs: Graphs) -> None:
         self.name, self.manifest = name, manifest
         self._graphs = graphs
-        self._embedding = _embedding(bundle / manifest.embedding_file)
+        self._table = load_table(bundle, manifest)
 
     def allocate(self, *, batch: int, capacity: int) -> GraphStates:
         tensors = {
@@ -101,8 +102,8 @@ class GraphsBackend:
         self, name: str, states: GraphStates, step: Step, feed: dict[str, NDArray[Any]]
     ) -> dict[str, NDArray[Any]]:
         graph = self.manifest.graphs[name]
-        feed = feed | {
-            "embedding": self._embedding,
+        feed = feed | self._table
+        feed |= {
             "past_len": step.past_len,
             "row_count": step.row_count,
             "attend_all": step.attend_all,
@@ -113,10 +114,3 @@ class GraphsBackend:
         for state in graph.states:
             states.tensors[state.name] = out[state.output]
         return out
-
-
-def _embedding(path: Path) -> NDArray[Any]:
-    from safetensors.numpy import load_file
-
-    table: NDArray[Any] = load_file(str(path))["embedding"]
-    return table

@@ -182,6 +182,7 @@ def _precision_text(manifest: Manifest) -> str:
     block = f" in blocks of {p.int4_block}" if p.int4_block else ""
     heads = f", LM head {p.lm_head}" if p.lm_head != p.weights else ""
     heads += f", MTP head {p.mtp}" if manifest.has_mtp and p.mtp != p.weights else ""
+    heads += f", embedding {p.embedding}" if p.embedding != p.activations else ""
     return f"weights {p.weights}{block}{heads}, activations {p.activations}, KV {p.kv}"
 
 

@@ -26,7 +26,8 @@ ModelArg = Annotated[
     Path,
     typer.Argument(
         metavar="BUNDLE|CKPT",
-        help="Bundle folder, or a checkpoint that has not been exported yet.",
+        help="Bundle folder, or a checkpoint that has not been exported yet; a hub name: "
+        "ORG/NAME[@REVISION].",
         show_default=False,
     ),
 ]

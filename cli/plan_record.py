@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from selfdraft.jetson.planner.memory import MemoryPlan
 from selfdraft.jetson.planner.plan import Choices, ContextRow, Remedy, Speed
 from selfdraft.jetson.planner.reading import attention_of, state_bytes
-from selfdraft.jetson.planner.storage import weight_bytes
 
 if TYPE_CHECKING:
     from selfdraft.cli.planned_model import PlannedModel
@@ -59,14 +58,14 @@ def device_record(board: PlannedTarget) -> dict[str, Any]:
 
 
 def exported_record(model: PlannedModel, *, context: int) -> dict[str, Any]:
-    """What the exporter writes, and a runtime allocates, for the ``cpu`` target: exact."""
+    """What the exporter writes, and a runtime allocates on the CPU: exact."""
     attention = attention_of(model.spec, model.attention, kv=model.kv)
     states = {"backbone": attention.layers, "mtp": attention.mtp}
     return {
         "basis": "exact",
         "target": "cpu",
         "weights": model.weights,
-        "weight_bytes": weight_bytes(model.geometry, model.exported(model.weights)),
+        "weight_bytes": model.weight_bytes,
         "kv": model.kv,
         "state_bytes": {
             graph: state_bytes(ops, context=context, batch=1)

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
+
+import numpy as np
 
 from selfdraft.errors import ConfigError
 from selfdraft.jetson.planner.geometry import Geometry, geometry_from_spec
 from selfdraft.manifest import AttentionPlan, ModelSpec, load_manifest
-
-if TYPE_CHECKING:
-    from selfdraft.jetson.planner.storage import Storage
-
-INT4_BLOCK = 32
-"""The exporter's own choice, where a checkpoint is planned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,9 +21,10 @@ class PlannedModel:
     spec: ModelSpec
     geometry: Geometry
     attention: AttentionPlan | None
-    weights: Literal["fp32", "fp16", "int4"]
+    weights: Literal["fp32", "fp16", "bf16", "int4"]
     """As exported; a checkpoint's as the exporter would by default."""
-    int4_block: int | None
+    weight_bytes: dict[str, int]
+    """Stored bytes by part: those of the bundle's files, or what the exporter would write."""
     kv: Literal["fp32", "fp16", "int8"]
     max_context: int
     prefill_rows: int
@@ -42,35 +39,50 @@ class PlannedModel:
         """The KV cache on a board, where nobody says otherwise."""
         return "int8" if self.kv == "int8" else "fp16"
 
-    def exported(self, weights: Literal["fp32", "fp16", "int4"]) -> Storage:
-        """How the exporter stores the model: for the ``cpu`` target, fp16 for Orin."""
-        from selfdraft.jetson.planner.storage import cpu_storage, device_storage, fit_block
-
-        if weights == "fp16":
-            return device_storage(self.geometry, weights="fp16", head="fp16")
-        block = self.int4_block or fit_block(self.geometry, INT4_BLOCK)
-        return cpu_storage(weights, block if weights == "int4" else None)
-
 
 def planned_model(path: Path, *, draft_vocab: int | None = None) -> PlannedModel:
-    """Read a bundle or a checkpoint. Raises ``BundleError`` or ``ConfigError``."""
+    """Read a bundle, a checkpoint, or a checkpoint of the hub (``ORG/NAME[@REVISION]``).
+
+    Raises ``BundleError`` or ``ConfigError``; as ``local_checkpoint`` does for a name of the hub.
+    """
+    from selfdraft.export.hub import local_checkpoint
+
+    path = local_checkpoint(path)
     is_checkpoint = (path / "config.json").is_file() and not (path / "manifest.json").exists()
-    model = _from_checkpoint(path) if is_checkpoint else _from_bundle(path)
-    if draft_vocab is None:
-        return model
-    if not model.geometry.mtp:
+    if is_checkpoint:
+        return _from_checkpoint(path, draft_vocab)
+    model = _from_bundle(path)
+    return model if draft_vocab is None else _with_draft_vocab(model, path, draft_vocab)
+
+
+def _with_draft_vocab(model: PlannedModel, bundle: Path, draft_vocab: int) -> PlannedModel:
+    """The model of a bundle, drafting from fewer tokens than it does."""
+    from selfdraft.jetson.planner.storage import stored_as, weight_bytes
+
+    geometry = _trimmed(model.geometry, draft_vocab)
+    storage = stored_as(load_manifest(bundle).precision)
+    draft_head = weight_bytes(geometry, storage)["draft_head"]
+    return replace(
+        model, geometry=geometry, weight_bytes={**model.weight_bytes, "draft_head": draft_head}
+    )
+
+
+def _trimmed(geometry: Geometry, draft_vocab: int) -> Geometry:
+    if not geometry.mtp:
         raise ConfigError(
             f"--draft-vocab {draft_vocab}: this model has no MTP head", hint="leave it out"
         )
-    if draft_vocab >= model.geometry.vocab_size:
+    if draft_vocab >= geometry.vocab_size:
         raise ConfigError(
-            f"--draft-vocab {draft_vocab} is not below the vocabulary, {model.geometry.vocab_size}",
+            f"--draft-vocab {draft_vocab} is not below the vocabulary, {geometry.vocab_size}",
             hint="choose fewer, e.g. --draft-vocab 32768",
         )
-    return replace(model, geometry=replace(model.geometry, draft_vocab_size=draft_vocab))
+    return replace(geometry, draft_vocab_size=draft_vocab)
 
 
 def _from_bundle(path: Path) -> PlannedModel:
+    from selfdraft.cli.weight_sizes import bytes_by_part
+
     manifest = load_manifest(path)
     geometry = geometry_from_spec(manifest.model, name=manifest.source.name)
     return PlannedModel(
@@ -79,29 +91,38 @@ def _from_bundle(path: Path) -> PlannedModel:
         geometry=geometry,
         attention=manifest.attention,
         weights=manifest.precision.weights,
-        int4_block=manifest.precision.int4_block,
+        weight_bytes=bytes_by_part(path, manifest),
         kv=manifest.precision.kv,
         max_context=manifest.limits.context_length,
         prefill_rows=manifest.limits.prefill_rows,
     )
 
 
-def _from_checkpoint(path: Path) -> PlannedModel:
+def _from_checkpoint(path: Path, draft_vocab: int | None) -> PlannedModel:
     from selfdraft.export.checkpoint import Checkpoint
     from selfdraft.export.families import read_model
     from selfdraft.export.options import ExportOptions
     from selfdraft.export.source import source_name
+    from selfdraft.export.weight_plan import bytes_by_part, plan_embedding, plan_weights
 
     checkpoint, default = Checkpoint.open(path), ExportOptions()
     plan = read_model(checkpoint)
-    groups = [linear.group for linear in checkpoint.packed.values()]
+    geometry = geometry_from_spec(plan.spec, name=source_name(path))
+    if draft_vocab is not None:
+        geometry = _trimmed(geometry, draft_vocab)
+    weights = plan_weights(
+        plan,
+        types=default.types,
+        draft_ids=None if draft_vocab is None else np.arange(draft_vocab),
+        packed=checkpoint.packed,
+    )
     return PlannedModel(
         kind="checkpoint",
         spec=plan.spec,
-        geometry=geometry_from_spec(plan.spec, name=source_name(path)),
+        geometry=geometry,
         attention=default.attention.plan(plan.spec, plan.sparse),
-        weights=default.weights or ("int4" if groups else "fp32"),
-        int4_block=max(groups, default=None),
+        weights=weights.backbone_type,
+        weight_bytes=bytes_by_part([plan_embedding(plan), weights]),
         kv=default.kv,
         max_context=plan.max_context,
         prefill_rows=default.prefill_rows,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from selfdraft.jetson.planner.geometry import geometry_from_spec
 from selfdraft.jetson.planner.reading import attention_of
 from selfdraft.jetson.planner.speed import Model, backbone_bytes, draft_bytes
-from selfdraft.jetson.planner.storage import cpu_storage, device_storage
-from selfdraft.manifest import Manifest
+from selfdraft.jetson.planner.storage import device_storage, stored_as
+from selfdraft.manifest import Manifest, MatrixType, Precision
 
 
 def step_bytes(manifest: Manifest, *, length: int, drafts: int) -> int | None:
@@ -19,8 +21,8 @@ def step_bytes(manifest: Manifest, *, length: int, drafts: int) -> int | None:
     geometry = geometry_from_spec(manifest.model, name=manifest.source.name)
     precision = manifest.precision
     storage = (
-        cpu_storage(precision.weights, precision.int4_block)
-        if precision.weights != "fp16" and manifest.target == "cpu"
+        stored_as(_as_read(precision))
+        if manifest.target == "cpu"
         else device_storage(
             geometry, weights="int4" if precision.weights == "int4" else "fp16", head="fp16"
         )
@@ -29,3 +31,17 @@ def step_bytes(manifest: Manifest, *, length: int, drafts: int) -> int | None:
     model = Model(geometry=geometry, storage=storage, attention=attention)
     read = backbone_bytes(model, length=length, rows=drafts + 1)
     return read + drafts * draft_bytes(model, length=length) if drafts else read
+
+
+def _as_read(precision: Precision) -> Precision:
+    """ONNX Runtime widens 16-bit matrices when it opens a graph: a step reads them in fp32."""
+
+    def widened(kind: MatrixType) -> MatrixType:
+        return "fp32" if kind in ("fp16", "bf16") else kind
+
+    return replace(
+        precision,
+        weights="int4" if precision.weights == "int4" else "fp32",
+        lm_head=widened(precision.lm_head),
+        mtp=widened(precision.mtp),
+    )

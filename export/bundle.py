@@ -15,14 +15,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
 import selfdraft
 from selfdraft.errors import ConfigError, DeviceError
 from selfdraft.export.attention_options import coverage_notes
 from selfdraft.export.checkpoint import Checkpoint
-from selfdraft.export.draft_vocab import choose_draft_ids
+from selfdraft.export.draft_vocab import planned_draft_ids
 from selfdraft.export.families import ModelPlan, read_model
 from selfdraft.export.kernel_checks import check_board
 from selfdraft.export.options import MIN_CONTEXT, ExportOptions, ExportReport
@@ -38,6 +35,7 @@ from selfdraft.export.publish import (
 from selfdraft.export.source import Source, read_source
 from selfdraft.export.text_files import TextFiles, read_text_files
 from selfdraft.export.weight_plan import (
+    HALF_TYPES,
     WeightsPlan,
     bytes_by_part,
     plan_embedding,
@@ -56,6 +54,7 @@ from selfdraft.manifest import (
     Manifest,
     Measured,
     Precision,
+    TableType,
     manifest_to_json,
 )
 
@@ -91,6 +90,16 @@ class ExportPlan:
     extra_notes: tuple[str, ...] = ()
 
     @property
+    def table_type(self) -> TableType:
+        """Storage of the embedding."""
+        return self.embedding.table_type
+
+    @property
+    def quantised(self) -> bool:
+        """Whether the export rounds anything to 8 bits or fewer."""
+        return self.weights.quantised or self.table_type == "int8"
+
+    @property
     def num_bytes(self) -> int:
         """Disk space that the bundle needs at most."""
         small = sum(len(content) for content in self.contents.values())
@@ -121,8 +130,8 @@ def plan_export(checkpoint_path: Path, options: ExportOptions) -> ExportPlan:
     weights = plan_weights(
         model,
         types=options.types,
-        draft_ids=_draft_ids(model, text, options),
-        packed={} if options.weights in ("fp32", "fp16") else checkpoint.packed,
+        draft_ids=planned_draft_ids(model, text, options),
+        packed={} if options.weights in ("fp32", *HALF_TYPES) else checkpoint.packed,
     )
     context_length = _context(model, options)
     attention = options.attention.plan(model.spec, model.sparse)
@@ -131,7 +140,7 @@ def plan_export(checkpoint_path: Path, options: ExportOptions) -> ExportPlan:
         checkpoint=checkpoint,
         model=model,
         weights=weights,
-        embedding=plan_embedding(model, plain=options.engine.plain),
+        embedding=plan_embedding(model, form=options.types.table(tied=model.spec.tied_head)),
         text=text,
         source=read_source(checkpoint, model, name=options.name),
         limits=Limits(
@@ -194,7 +203,7 @@ def export_bundle(
         if calibrated is not None:
             measured, notes = _measured(plan, calibrated, folder, report)
             plan = replace(plan, extra_notes=plan.extra_notes + notes)
-        elif plan.weights.quantised:
+        elif plan.quantised:
             plan = replace(plan, extra_notes=(UNMEASURED_NOTE,))
         files = hash_files(folder, lambda done, total: report("hashes", done, total))
         manifest = replace(_manifest(plan, options, written.graphs, files), measured=measured)
@@ -260,6 +269,7 @@ def _write_parts(
         attention=plan.attention,
         kv_dtype=options.kv,
         exact_rows=_exact_rows(options, plan.weights),
+        table=plan.table_type,
     )
     for graph in graphs.values():
         sync_file(folder / graph.file)
@@ -291,7 +301,14 @@ def _measured(
     from selfdraft.export.calibrate import measure
 
     report("measurement", 0, 1)
-    found = measure(calibrated, plan.checkpoint, plan.model, folder / WEIGHTS_FILE)
+    found = measure(
+        calibrated,
+        plan.checkpoint,
+        plan.model,
+        weights_file=folder / WEIGHTS_FILE,
+        embedding_file=folder / EMBEDDING_FILE,
+        quantised=plan.quantised,
+    )
     report("measurement", 1, 1)
     return found
 
@@ -309,7 +326,8 @@ def _manifest(
         model=plan.weights.spec,
         graphs=graphs,
         precision=Precision(
-            weights="int4" if plan.weights.type_of("backbone.") == "int4" else plan.weights.plain,
+            weights=plan.weights.backbone_type,
+            embedding=plan.table_type,
             lm_head=plan.weights.type_of("lm_head."),
             mtp=plan.weights.type_of("mtp.p", "mtp.layer."),
             int4_block=plan.weights.int4_block,
@@ -336,31 +354,6 @@ def _exact_rows(options: ExportOptions, weights: WeightsPlan) -> bool:
     if options.exact_rows is not None:
         return options.exact_rows
     return weights.int4_block is None or weights.spec.mtp is not None
-
-
-def _draft_ids(
-    model: ModelPlan, text: TextFiles, options: ExportOptions
-) -> NDArray[np.int64] | None:
-    own = options.engine.draft_vocab
-    if options.draft_vocab is None:
-        if own is None or model.spec.mtp is None:
-            return None
-        if own >= model.spec.vocab_size:
-            return np.arange(model.spec.vocab_size, dtype=np.int64)
-    if model.spec.mtp is None:
-        raise ConfigError(
-            f"draft_vocab {options.draft_vocab} is given, but the checkpoint has no MTP head",
-            hint="leave --draft-vocab out",
-        )
-    size = options.draft_vocab or own
-    assert size is not None
-    return choose_draft_ids(
-        size,
-        vocab_size=model.spec.vocab_size,
-        always=text.special_ids,
-        tokenizer=text.tokenizer,
-        text=options.draft_vocab_text,
-    )
 
 
 def _context(model: ModelPlan, options: ExportOptions) -> int:

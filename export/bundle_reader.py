@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from selfdraft.embedding_table import fp32_rows
 from selfdraft.errors import ConfigError
 from selfdraft.export.checkpoint import Checkpoint
 from selfdraft.export.families import read_model
@@ -30,7 +31,7 @@ from selfdraft.manifest import Manifest, ModelSpec
 from selfdraft.trt_plugins.cached_attention.from_manifest import layer_ops
 
 NORMS = ("hidden_norm", "embedding_norm", "final_norm", "input_norm", "post_norm")
-TYPES = {"F32": "<f4", "F16": "<f2", "U8": "u1", "I8": "i1", "I64": "<i8"}
+TYPES = {"F32": "<f4", "F16": "<f2", "U16": "<u2", "U8": "u1", "I8": "i1", "I64": "<i8"}
 
 
 class BundleReader:
@@ -45,7 +46,7 @@ class BundleReader:
 
     def tensor(self, name: str) -> Array:
         if name == LM_HEAD and not self._has(LM_HEAD):
-            return np.ascontiguousarray(_as_fp32(self._raw(EMBEDDING)).T)
+            return np.ascontiguousarray(fp32_rows(self._table()).T)
         if name == DRAFT_HEAD and not self._has(DRAFT_HEAD):
             return self.tensor(LM_HEAD)
         if name in self._places:
@@ -64,10 +65,13 @@ class BundleReader:
 
     def embedding_rows(self, ids: NDArray[np.int64]) -> Array:
         """Rows ``ids`` of the embedding."""
-        return _as_fp32(self._raw(EMBEDDING)[ids])
+        return fp32_rows({name: part[ids] for name, part in self._table().items()})
+
+    def _table(self) -> dict[str, NDArray[Any]]:
+        return {name: self._raw(name) for name in self._places if name.startswith(EMBEDDING)}
 
     def _has(self, name: str) -> bool:
-        return any(f"{name}{part}" in self._places for part in ("", ".scale", ".strips"))
+        return any(f"{name}{part}" in self._places for part in ("", ".bf16", ".scale", ".strips"))
 
     def _raw(self, name: str) -> NDArray[Any]:
         path, entry = self._places[name]

@@ -11,7 +11,7 @@ from selfdraft.export.families.base import ModelPlan
 from selfdraft.export.text_scores import Text, acceptance, pass_backbone, score
 from selfdraft.export.tuning_search import ActivationSums, search_tuning
 from selfdraft.export.weight_plan import WeightsPlan
-from selfdraft.export.weight_reader import CheckpointReader, StoredReader
+from selfdraft.export.weight_reader import CheckpointReader, StoredReader, StoredTable
 from selfdraft.export.weight_tuning import NO_TUNING, Tuning
 from selfdraft.manifest import Measured, Scores, Tap
 
@@ -82,14 +82,24 @@ def calibrate(
 
 
 def measure(
-    calibrated: Calibrated, checkpoint: Checkpoint, model: ModelPlan, weights_file: Path
+    calibrated: Calibrated,
+    checkpoint: Checkpoint,
+    model: ModelPlan,
+    *,
+    weights_file: Path,
+    embedding_file: Path,
+    quantised: bool,
 ) -> tuple[Measured, tuple[str, ...]]:
-    """Scores of the stored weights beside those of the checkpoint, and what to say of them."""
+    """Scores of the stored weights beside those of the checkpoint, and what to say of them.
+
+    Nothing is run again unless the export ``quantised`` something.
+    """
     plan, text = calibrated.weights, calibrated.text
     fallback = CheckpointReader(checkpoint, model, plan)
     after = None
-    if plan.quantised:
-        after = score(plan.spec, StoredReader(weights_file, fallback), fallback, text)
+    if quantised:
+        table = StoredTable(embedding_file)
+        after = score(plan.spec, StoredReader(weights_file, fallback), table, text)
     measured = Measured(
         text=text.name,
         text_sha256=text.sha256,

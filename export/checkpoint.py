@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from selfdraft.bf16 import fp32_from_bf16
 from selfdraft.errors import ConfigError
 from selfdraft.export.config import ConfigKeys
 from selfdraft.export.language_part import language_part
@@ -185,12 +186,10 @@ class Checkpoint:
 
 def widen(raw: NDArray[Any], dtype: str) -> NDArray[np.float32]:
     """Values as they are stored, as float32; bf16 is the upper half of one."""
-    if dtype != "BF16":
-        with np.errstate(over="ignore"):  # an F64 too large becomes Inf, refused on writing
-            return raw.astype(np.float32)
-    widened = raw.astype(np.uint32)
-    widened <<= np.uint32(16)
-    return widened.view(np.float32)
+    if dtype == "BF16":
+        return fp32_from_bf16(raw)
+    with np.errstate(over="ignore"):  # an F64 too large becomes Inf, refused on writing
+        return raw.astype(np.float32)
 
 
 def is_float(dtype: str) -> bool:

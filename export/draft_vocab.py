@@ -8,12 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from selfdraft.errors import ConfigError
+
+if TYPE_CHECKING:
+    from selfdraft.export.families import ModelPlan
+    from selfdraft.export.options import ExportOptions
+    from selfdraft.export.text_files import TextFiles
 
 BATCH_LINES = 2_000
 
@@ -66,3 +71,32 @@ def _batches(text: Path) -> Iterator[list[str]]:
             f"{text} cannot be read as UTF-8 text: {error}",
             hint="give a plain text file for the draft vocabulary",
         ) from None
+
+
+def planned_draft_ids(
+    model: ModelPlan, text: TextFiles, options: ExportOptions
+) -> NDArray[np.int64] | None:
+    """Tokens of the draft head that an export asks for; None: the LM head drafts.
+
+    Raises ``ConfigError`` for a draft vocabulary without an MTP head.
+    """
+    own = options.engine.draft_vocab
+    if options.draft_vocab is None:
+        if own is None or model.spec.mtp is None:
+            return None
+        if own >= model.spec.vocab_size:
+            return np.arange(model.spec.vocab_size, dtype=np.int64)
+    if model.spec.mtp is None:
+        raise ConfigError(
+            f"draft_vocab {options.draft_vocab} is given, but the checkpoint has no MTP head",
+            hint="leave --draft-vocab out",
+        )
+    size = options.draft_vocab or own
+    assert size is not None
+    return choose_draft_ids(
+        size,
+        vocab_size=model.spec.vocab_size,
+        always=text.special_ids,
+        tokenizer=text.tokenizer,
+        text=options.draft_vocab_text,
+    )

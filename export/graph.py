@@ -20,6 +20,7 @@ import onnx_ir as ir
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from selfdraft.embedding_table import INPUT_TYPES, SCALE, TABLE
 from selfdraft.export.graph_passes import (
     attach_weights,
     detach_weights,
@@ -38,6 +39,7 @@ from selfdraft.manifest import (
     ModelSpec,
     StateKind,
     StateSpec,
+    TableType,
     TargetName,
     TensorSpec,
 )
@@ -74,12 +76,14 @@ def build_graphs(
     attention: AttentionPlan | None = None,
     kv_dtype: KvDtype | None = None,
     exact_rows: bool = True,
+    table: TableType | None = None,
     weights_file: str = "weights.safetensors",
 ) -> dict[str, GraphSpec]:
     """Write ``backbone.onnx`` (and ``mtp.onnx``) into ``directory``; returns their specs.
 
     ``stored`` maps the weight names of docs/architecture.md to places in ``weights_file``.
-    ``attention`` None: dense everywhere. ``kv_dtype`` None: the target's own. ``exact_rows``: no kernels
+    ``attention`` None: dense everywhere. ``kv_dtype`` and ``table`` (the embedding's storage) None:
+    the target's own. ``exact_rows``: no kernels
     that round one row otherwise than several. Raises ``ConfigError`` for an operator that the
     target's TensorRT lacks.
     """
@@ -87,7 +91,7 @@ def build_graphs(
     graphs = {}
     for name in ("backbone", "mtp") if spec.mtp else ("backbone",):
         ops = graph_ops(name, spec, attention, kv_dtype=kv_dtype or engine.kv_types[0])
-        graph = graph_spec(name, spec, ops, candidates=candidates, engine=engine)
+        graph = graph_spec(name, spec, ops, candidates=candidates, engine=engine, table=table)
         model = _trace(name, spec, graph, ops, candidates=candidates, engine=engine)
         module = _meta_module(name, spec, ops)
         parameters = [key for key, _ in module.named_parameters()]
@@ -126,12 +130,13 @@ def graph_spec(
     *,
     candidates: int,
     engine: Target = TARGETS["cpu"],
+    table: TableType | None = None,
 ) -> GraphSpec:
-    """Inputs, outputs and states of one graph on one target."""
+    """Inputs, outputs and states of one graph on one target; ``table`` None: the target's own type."""
     hidden, vocab, plain = spec.hidden_size, spec.vocab_size, DTYPES[engine.plain]
     inputs = [
         TensorSpec(name="input_ids", dtype="int64", shape=("batch", "rows")),
-        TensorSpec(name="embedding", dtype=plain, shape=(vocab, hidden)),
+        TensorSpec(name=TABLE, dtype=INPUT_TYPES[table or engine.plain], shape=(vocab, hidden)),
         *(TensorSpec(name=key, dtype="int64", shape=("batch",)) for key in STEP_INPUTS),
         TensorSpec(name="row_index", dtype="int64", shape=("batch", "logit_rows")),
     ]
@@ -140,6 +145,8 @@ def graph_spec(
         assert spec.mtp is not None
         drafted = spec.mtp.draft_vocab_size or vocab
         inputs.append(TensorSpec(name="hidden", dtype=plain, shape=("batch", "rows", hidden)))
+    if table == "int8":
+        inputs.append(TensorSpec(name=SCALE, dtype="float32", shape=(vocab,)))
     listed: tuple[Dim, ...] = ("batch", "logit_rows", min(candidates, drafted))
     tops = [
         TensorSpec(name="top_values", dtype="float32", shape=listed),
@@ -244,20 +251,36 @@ def _trace(
             dims = [sizes[d] if isinstance(d, str) else d for d in tensor.shape]
             example.append(torch.zeros(dims, dtype=dtype))
             shapes.append({i: dynamic for i, d in enumerate(tensor.shape) if isinstance(d, str)})
-        plain = len(graph.inputs)
         program = _quietly(
             torch.onnx.export,
             module,
-            (*example[:plain], example[plain:]),
+            call_arguments(graph, example),
             dynamo=True,
             optimize=False,
             opset_version=engine.opset,
-            input_names=[t.name for t in graph.inputs] + [s.input for s in graph.states],
+            input_names=_call_names(graph),
             output_names=[t.name for t in graph.outputs] + [s.output for s in graph.states],
-            dynamic_shapes=(*shapes[:plain], shapes[plain:]),
+            dynamic_shapes=call_arguments(graph, shapes),
         )
     model: ir.Model = program.model
     return model
+
+
+def call_arguments(graph: GraphSpec, values: Sequence[Any]) -> tuple[Any, ...]:
+    """``values`` of ``graph.inputs`` and then of its states as the module takes them.
+
+    The states are one list, and the scale of an int8 embedding stands behind it.
+    """
+    count = len(graph.inputs)
+    scale = [i for i, tensor in enumerate(graph.inputs) if tensor.name == SCALE]
+    own = [values[i] for i in range(count) if i not in scale]
+    return (*own, list(values[count:]), *(values[i] for i in scale))
+
+
+def _call_names(graph: GraphSpec) -> list[str]:
+    """Names of the inputs in the order of ``call_arguments``."""
+    names = [t.name for t in graph.inputs] + [s.input for s in graph.states]
+    return [name for name in names if name != SCALE] + [name for name in names if name == SCALE]
 
 
 def _quietly(function: Any, *args: Any, **kwargs: Any) -> Any:

@@ -21,6 +21,7 @@ DTYPES = {
     "U8": ir.DataType.UINT8,
     "I8": ir.DataType.INT8,
     "F16": ir.DataType.FLOAT16,
+    "U16": ir.DataType.BFLOAT16,
 }
 
 
@@ -169,6 +170,10 @@ def attach_weights(
     """
     for name, value in values.items():
         model.graph.inputs.remove(value)
+        narrow = _half_of(value, stored)
+        if narrow is not None:
+            _attach_half(model, value, narrow, stored[narrow], location=location)
+            continue
         if name in stored:
             _register(model, value, stored[name], DTYPES[stored[name].dtype], location)
             continue
@@ -178,6 +183,31 @@ def attach_weights(
             _attach_strips(model, value, stored, location=location)
             continue
         _attach_quantised(model, value, stored, location=location)
+
+
+def _half_of(value: ir.Value, stored: Mapping[str, Any]) -> str | None:
+    """The 16-bit tensor behind an fp32 matrix, where it is stored so."""
+    assert value.name is not None
+    if f"{value.name}.bf16" in stored:
+        return f"{value.name}.bf16"
+    if value.name in stored and stored[value.name].dtype == "F16":
+        return value.name if value.dtype == ir.DataType.FLOAT else None
+    return None
+
+
+def _attach_half(model: ir.Model, value: ir.Value, name: str, place: Any, *, location: str) -> None:
+    """A 16-bit constant, widened: ONNX Runtime folds the Cast into fp32 when it opens the graph."""
+    kind = DTYPES[place.dtype]
+    assert value.name is not None
+    wide = value.name
+    value.name = f"{wide}.fp32"
+    narrow = ir.Value(name=name, type=ir.TensorType(kind))
+    _register(model, narrow, place, kind, location)
+    node = ir.node("Cast", [narrow], {"to": ir.DataType.FLOAT}, name=f"{wide}.cast")
+    model.graph.insert_before(model.graph[0], node)
+    out = node.outputs[0]
+    out.name, out.dtype = f"{wide}.widened", ir.DataType.FLOAT
+    value.replace_all_uses_with(out)
 
 
 def _attach_quantised(

@@ -19,6 +19,13 @@ def quantize_int8(matrix: FloatMatrix, block: int) -> tuple[NDArray[np.int8], Fl
     return codes.reshape(rows, columns), scales
 
 
+def quantize_rows(rows: FloatMatrix) -> tuple[NDArray[np.int8], FloatMatrix]:
+    """Codes ``[n, H]`` and a scale for each row ``[n]``: how an embedding table is stored."""
+    scales = _scales(np.abs(rows).max(axis=1))
+    codes = np.rint(rows / scales[:, None]).clip(-MOST, MOST).astype(np.int8)
+    return codes, scales
+
+
 def dequantize_int8(codes: NDArray[np.int8], scales: FloatMatrix) -> FloatMatrix:
     """The matrix ``[in, out]`` that codes and scales ``[in / block, out]`` stand for."""
     block = len(codes) // len(scales)

@@ -136,11 +136,19 @@ class DecoderLayer(nn.Module):
 
 
 def half_matrices(module: nn.Module) -> nn.Module:
-    """Let every matrix be fp16; norms and biases stay fp32."""
+    """Let every matrix be fp16, and what graphs hand on; norms and biases stay fp32."""
     for part in module.modules():
         if isinstance(part, Matrix):
             part.weight = nn.Parameter(part.weight.half(), requires_grad=False)
+        if isinstance(part, Backbone | MtpHead):
+            part.plain = torch.float16
     return module
+
+
+def look_up(ids: Tensor, embedding: Tensor, scale: Tensor | None) -> Tensor:
+    """Rows ``ids [B, n]`` of the table ``[V, H]`` as fp32; int8 rows have scales ``[V]``."""
+    rows = nn.functional.embedding(ids, embedding).float()
+    return rows if scale is None else rows * scale[ids].unsqueeze(-1)
 
 
 def _counted(counters: list[Tensor]) -> list[Tensor]:
@@ -155,6 +163,9 @@ def _pick_rows(x: Tensor, row_index: Tensor) -> Tensor:
 
 class Backbone(nn.Module):
     """``hidden, logits, top_values, top_ids, *states`` of one backbone pass."""
+
+    plain: torch.dtype = torch.float32
+    """Of hidden states and logits."""
 
     def __init__(self, spec: ModelSpec, ops: Sequence[CachedAttention], *, candidates: int) -> None:
         super().__init__()
@@ -174,8 +185,9 @@ class Backbone(nn.Module):
         attend_all: Tensor,
         row_index: Tensor,
         states: list[Tensor],
+        embedding_scale: Tensor | None = None,
     ) -> tuple[Tensor, ...]:
-        x = nn.functional.embedding(input_ids, embedding).float()
+        x = look_up(input_ids, embedding, embedding_scale)
         angles = self.rotary(past_len, input_ids.shape[1])
         step = StepTensors(past_len, row_count, attend_all)
         updated: list[Tensor] = []
@@ -193,7 +205,7 @@ class Backbone(nn.Module):
             rows = rms_norm(_pick_rows(x, row_index), self.norm, self.spec.rms_norm_eps)
         logits = _head(rows, self.lm_head, embedding)
         top = torch.topk(logits, self.candidates)
-        x = x.to(embedding.dtype)
+        x = x.to(self.plain)
         return x, logits, top.values.float(), top.indices, *_counted(counters), *updated
 
 
@@ -203,6 +215,9 @@ class MtpHead(nn.Module):
     Source of the wiring: DeepSeek-V3 technical report §2.2; orders and taps by family in
     docs/architecture.md, MTP wiring.
     """
+
+    plain: torch.dtype = torch.float32
+    """Of hidden states."""
 
     def __init__(self, spec: ModelSpec, op: CachedAttention, *, candidates: int) -> None:
         super().__init__()
@@ -236,15 +251,18 @@ class MtpHead(nn.Module):
         row_index: Tensor,
         hidden: Tensor,
         states: list[Tensor],
+        embedding_scale: Tensor | None = None,
     ) -> tuple[Tensor, ...]:
         step = StepTensors(past_len, row_count, attend_all)
-        z, updated, read = self.block(input_ids, embedding, step, hidden, states)
+        z, updated, read = self.block(
+            input_ids, embedding, step, hidden, states, embedding_scale=embedding_scale
+        )
         z = _pick_rows(z, row_index)
         o = self.normed(z)
         logits = _head(o, self.draft_head or self.lm_head, embedding)
         top = torch.topk(logits, self.candidates)
         ids = top.indices if self.draft_head is None else self.draft_ids[top.indices]
-        recycled = (o if self.wiring.recycle == "post_norm" else z).to(embedding.dtype)
+        recycled = (o if self.wiring.recycle == "post_norm" else z).to(self.plain)
         counters = [] if read is None else [read]
         return recycled, ids[..., 0], top.values.float(), ids, *_counted(counters), *updated
 
@@ -255,9 +273,12 @@ class MtpHead(nn.Module):
         step: StepTensors,
         hidden: Tensor,
         states: list[Tensor],
+        *,
+        embedding_scale: Tensor | None = None,
     ) -> Attended:
         """Projection and layer alone: what every row ``[B, n, H]`` is before the final norm."""
-        joined = self._join(input_ids, embedding, step.past_len, hidden)
+        token = look_up(input_ids, embedding, embedding_scale)
+        joined = self._join(token, step.past_len, hidden)
         angles = self.rotary(step.past_len, input_ids.shape[1])
         attended: Attended = self.layer(self.proj(joined).float(), angles, step, states)
         return attended
@@ -266,14 +287,11 @@ class MtpHead(nn.Module):
         """What the draft head reads."""
         return rms_norm(z, self.final_norm, self.spec.rms_norm_eps)
 
-    def _join(
-        self, input_ids: Tensor, embedding: Tensor, past_len: Tensor, hidden: Tensor
-    ) -> Tensor:
+    def _join(self, token: Tensor, past_len: Tensor, hidden: Tensor) -> Tensor:
         """``[B, n, 2 H]``: normed hidden state and embedding in the order of the manifest."""
         eps = self.spec.rms_norm_eps
-        token = nn.functional.embedding(input_ids, embedding).float()
         if self.wiring.mask_first_embedding:
-            position = past_len.unsqueeze(1) + torch.arange(input_ids.shape[1])
+            position = past_len.unsqueeze(1) + torch.arange(token.shape[1])
             token = token * (position > 0).unsqueeze(2).to(token.dtype)
         parts = [
             rms_norm(hidden, self.hidden_norm, eps),

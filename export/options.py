@@ -10,7 +10,7 @@ from selfdraft.errors import ConfigError
 from selfdraft.export.attention_options import AttentionOptions
 from selfdraft.export.targets import TARGETS, Target
 from selfdraft.export.weight_plan import WeightTypes
-from selfdraft.manifest import Manifest, MatrixType, TargetName
+from selfdraft.manifest import Manifest, MatrixType, TableType, TargetName
 from selfdraft.strict import closest_hint
 from selfdraft.trt_plugins.cached_attention.contract import KvDtype
 
@@ -23,12 +23,14 @@ class ExportOptions:
     """Options of one export. Raises ``ConfigError`` naming a value that cannot be."""
 
     target: TargetName = "cpu"
-    weights: Literal["fp32", "fp16", "int4"] | None = None
+    weights: Literal["fp32", "fp16", "bf16", "int4"] | None = None
     """Matrices of the backbone; None: fp32 (Orin: fp16), 4-bit ones of the checkpoint as they are."""
     lm_head: MatrixType | None = None
     """LM head and draft head; None: as ``weights``."""
     mtp_weights: MatrixType | None = None
     """Projection and layer of the MTP head; None: as ``weights``."""
+    embedding: TableType | None = None
+    """The embedding table; None: 16 bits with 16-bit weights and a head of its own, else plain."""
     int4_block: int | None = None
     """Inputs that share a scale: 16 (not on Orin), 32, 64 or 128; None: 32, on Orin 128, or less
     where a matrix asks."""
@@ -95,6 +97,10 @@ class ExportOptions:
             known = [t for t in engine.matrix_types if key != "weights" or t != "int8"]
             if value is not None:
                 _one_of(key, value, tuple(known), of=f" with target {self.target!r}")
+        if self.embedding is not None:
+            _one_of(
+                "embedding", self.embedding, engine.table_types, of=f" with target {self.target!r}"
+            )
         if self.attention.kv is not None:
             _one_of("kv", self.attention.kv, engine.kv_types, of=f" with target {self.target!r}")
 
@@ -120,6 +126,7 @@ class ExportOptions:
             weights=self.weights,
             lm_head=self.lm_head,
             mtp=self.mtp_weights,
+            embedding=self.embedding,
             int4_block=self.int4_block,
         )
 
@@ -130,6 +137,7 @@ def types_of(
     weights: MatrixType | None,
     lm_head: MatrixType | None,
     mtp: MatrixType | None,
+    embedding: TableType | None,
     int4_block: int | None,
 ) -> WeightTypes:
     """Storage by part on one target; None: its default."""
@@ -138,6 +146,7 @@ def types_of(
         lm_head=lm_head,
         mtp=mtp,
         draft_head="int4" if engine.draft_vocab else None,
+        embedding=embedding,
         int4_block=int4_block or engine.int4_default,
         plain=engine.plain,
         strips=engine.has_plugins,

@@ -10,7 +10,13 @@ from selfdraft.manifest import MatrixType, ModelSpec
 RUN = 16
 """Consecutive inputs whose distinct values are counted."""
 SAMPLED_COLUMNS = 64
-LEAST_LEVELS: dict[MatrixType, float] = {"fp32": 14.0, "int8": 12.5, "int4": 7.0}
+LEAST_LEVELS: dict[MatrixType, float] = {
+    "fp32": 14.0,
+    "fp16": 14.0,
+    "bf16": 14.0,
+    "int8": 12.5,
+    "int4": 7.0,
+}
 """Distinct values of a run below which a matrix is coarser than its type. Of 16 draws from a normal
 law 8 to 9 differ at 4 bits, 5 to 6 at 3 bits, about 3 at 2 bits, more than 15 at 8 bits."""
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from selfdraft.bf16 import fp32_from_bf16
 from selfdraft.export.int4 import dequantize, unpack
 from selfdraft.export.int8 import dequantize_int8
 from selfdraft.trt_plugins.int4_matmul.oracle import dense_weight
@@ -22,7 +23,10 @@ def stored_values(
     ``shape [in, out]`` is needed for strips of codes, which are padded.
     """
     if name in tensors:
-        return tensors[name]
+        found = tensors[name]
+        return found.astype(np.float32) if found.dtype == np.float16 else found
+    if f"{name}.bf16" in tensors:
+        return fp32_from_bf16(tensors[f"{name}.bf16"])
     if f"{name}.strips" in tensors:
         assert shape is not None and len(shape) == 2
         values = _from_strips(tensors, name, shape[0], shape[1])

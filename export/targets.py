@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from selfdraft.manifest import MatrixType, TargetName
+from selfdraft.manifest import MatrixType, TableType, TargetName
 from selfdraft.trt_plugins.cached_attention.contract import KvDtype
 from selfdraft.trt_plugins.int4_matmul.contract import GROUP_SIZES
 
@@ -22,6 +22,8 @@ class Target:
     """Storage that the target's operators multiply with."""
     kv_types: tuple[KvDtype, ...]
     """Storage of the KV cache, the default first."""
+    table_types: tuple[TableType, ...]
+    """Storage of the embedding that the target's graphs look up."""
     int4_blocks: tuple[int, ...]
     """Inputs that may share a scale, the default first."""
     max_candidates: int
@@ -54,6 +56,7 @@ def _orin(name: TargetName, tensorrt: tuple[int, int]) -> Target:
         opset=ORIN_OPSET,
         plain="fp16",
         matrix_types=("fp16", "int4"),
+        table_types=("fp16",),
         kv_types=("fp16", "int8"),
         int4_blocks=tuple(sorted(GROUP_SIZES, reverse=True)),
         max_candidates=TRT_MAX_TOPK,
@@ -67,7 +70,8 @@ TARGETS: dict[TargetName, Target] = {
         name="cpu",
         opset=21,
         plain="fp32",
-        matrix_types=("fp32", "int4", "int8"),
+        matrix_types=("fp32", "bf16", "fp16", "int4", "int8"),
+        table_types=("fp32", "bf16", "fp16", "int8"),
         kv_types=("fp32", "int8"),
         int4_blocks=(32, 16, 64, 128),
         max_candidates=4096,

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
-from selfdraft.export.graph import build_module, graph_ops, stored_name
+from selfdraft.export.graph import build_module, call_arguments, graph_ops, stored_name
 from selfdraft.export.stored_matrix import stored_values
 from selfdraft.manifest import Manifest
 
@@ -26,12 +26,18 @@ class TorchGraphs:
     def run(self, name: str, feed: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Outputs of graph ``name`` by name, states included; ``feed`` has every input."""
         graph = self._manifest.graphs[name]
-        inputs = [torch.from_numpy(feed[t.name]) for t in graph.inputs]
-        states = [torch.from_numpy(feed[s.input]) for s in graph.states]
+        tensors = [_tensor(feed[t.name], t.dtype) for t in graph.inputs]
+        tensors += [_tensor(feed[s.input], s.dtype) for s in graph.states]
         with torch.no_grad():
-            results = self._modules[name](*inputs, states)
+            results = self._modules[name](*call_arguments(graph, tensors))
         names = [t.name for t in graph.outputs] + [s.output for s in graph.states]
         return {key: value.numpy() for key, value in zip(names, results, strict=True)}
+
+
+def _tensor(array: NDArray[Any], dtype: str) -> torch.Tensor:
+    """A tensor over an array; bf16 comes as its 16-bit patterns."""
+    tensor = torch.from_numpy(array)
+    return tensor.view(torch.bfloat16) if dtype == "bfloat16" else tensor
 
 
 def _read_tensors(path: Path) -> dict[str, NDArray[Any]]:

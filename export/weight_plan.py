@@ -16,17 +16,19 @@ from selfdraft.export.int4 import BLOCKS
 from selfdraft.export.packed import PackedLinear
 from selfdraft.export.packed_join import JoinForm, join_form
 from selfdraft.export.safetensors_file import StoredTensor, lay_out
-from selfdraft.manifest import MatrixType, ModelSpec
+from selfdraft.manifest import MatrixType, ModelSpec, TableType
 from selfdraft.trt_plugins.int4_matmul.contract import GROUP_SIZES, Int4MatMul
 
 EMBEDDING = "embedding"
 LM_HEAD = "lm_head.weight"
 DRAFT_HEAD = "mtp.draft_head.weight"
 DRAFT_IDS = "mtp.draft_ids"
+HALF_TYPES = ("fp16", "bf16")
+"""16-bit storage; on the CPU what is stored so is multiplied in fp32."""
 INT8_BLOCK = 128
 """Inputs that share a scale in an int8 matrix, where they divide."""
 
-Form = Literal["fp32", "fp16", "int4", "int8", "packed"]
+Form = Literal["fp32", "fp16", "bf16", "int4", "int8", "packed"]
 DTYPE_OF: dict[Form, str] = {"fp32": "F32", "fp16": "F16"}
 Names = tuple[str, str, tuple[int, ...]]
 
@@ -66,6 +68,11 @@ class WeightItem:
         name, shape = self.rule.target, self.shape
         if self.form in DTYPE_OF:
             return [(name, DTYPE_OF[self.form], shape)]
+        if self.form == "bf16":
+            return [(f"{name}.bf16", "U16", shape)]
+        if self.rule.layout != "matrix":
+            assert self.form == "int8", "only matrices have blocks"
+            return [(f"{name}.int8", "I8", shape), (f"{name}.scale", "F32", shape[:1])]
         assert self.block is not None
         order: list[Names] = [(f"{name}.order", "I64", shape[:1])] if self.has_order else []
         if self.strips:
@@ -93,9 +100,11 @@ class WeightTypes:
     """Of the MTP head's projection and layer; None: as ``weights``."""
     draft_head: MatrixType | None = None
     """None: as ``lm_head``."""
+    embedding: TableType | None = None
+    """Of the embedding table; None: as ``plain``, or as 16-bit ``weights`` where the head is its own."""
     int4_block: int = 32
     plain: Literal["fp32", "fp16"] = "fp32"
-    """Of the embedding, and of matrices that the checkpoint's 4-bit form does not cover."""
+    """Of activations, and of matrices that the checkpoint's 4-bit form does not cover."""
     strips: bool = False
     """int4 as ``Int4MatMul`` reads it, without zero points, in groups of at least 32."""
 
@@ -106,6 +115,20 @@ class WeightTypes:
         if target in (LM_HEAD, DRAFT_HEAD):
             return self.lm_head or self.weights
         return (self.mtp or self.weights) if target.startswith("mtp.") else self.weights
+
+    def table(self, *, tied: bool) -> TableType:
+        """Storage of the embedding. A tied head multiplies with it, which takes the plain type."""
+        if self.embedding is not None:
+            return self.embedding
+        halves: tuple[TableType, ...] = ("fp16", "bf16")
+        asked = next((form for form in halves if form == self.weights), None)
+        return self.plain if asked is None or tied else asked
+
+    def shares_table(self) -> bool:
+        """Whether a tied LM head is the table itself, not a copy."""
+        halved = self.lm_head is None and self.weights in HALF_TYPES
+        head = self.plain if halved else self.of(LM_HEAD)
+        return head == self.table(tied=True) == self.plain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +152,19 @@ class WeightsPlan:
         """Whether the export rounds any matrix; codes of the checkpoint itself stay exact."""
         return any(item.form in ("int4", "int8") for item in self.items)
 
+    @property
+    def table_type(self) -> TableType:
+        """Storage of the embedding, whose plan this is."""
+        known: tuple[TableType, ...] = ("fp32", "fp16", "bf16", "int8")
+        return next(form for form in known if form == self.items[0].form)
+
+    @property
+    def backbone_type(self) -> Literal["fp32", "fp16", "bf16", "int4"]:
+        """The narrowest storage among the backbone's matrices."""
+        found = self.type_of("backbone.")
+        assert found != "int8", "a backbone of 8 bits is no form of a bundle"
+        return found
+
     def type_of(self, *prefixes: str) -> MatrixType:
         """The narrowest storage among the matrices whose target begins so; plain without any."""
         forms = {
@@ -138,7 +174,8 @@ class WeightsPlan:
         }
         if forms & {"int4", "packed"}:
             return "int4"
-        return "int8" if "int8" in forms else self.plain
+        narrow: tuple[MatrixType, ...] = ("int8", "bf16", "fp16")
+        return next((form for form in narrow if form in forms), self.plain)
 
 
 def plan_weights(
@@ -156,12 +193,12 @@ def plan_weights(
     rules = [rule for rule in plan.rules if rule.target != EMBEDDING]
     spec, notes = plan.spec, []
     head = head_rule(plan)
-    if spec.tied_head and types.of(LM_HEAD) != types.plain:
+    if spec.tied_head and not types.shares_table():
         rules.append(head)
         spec = dataclasses.replace(spec, tied_head=False)
         notes.append(
-            f"the LM head is an {types.of(LM_HEAD)} copy of the embedding table, which stays "
-            f"{types.plain}"
+            f"the LM head is a copy of the embedding table, stored as {types.of(LM_HEAD)}; the table is "
+            f"{types.table(tied=True)}"
         )
     if draft_ids is not None:
         assert spec.mtp is not None, "a draft vocabulary without an MTP head"
@@ -176,9 +213,9 @@ def plan_weights(
     return dataclasses.replace(laid_out, plain=types.plain)
 
 
-def plan_embedding(plan: ModelPlan, *, plain: Literal["fp32", "fp16"] = "fp32") -> WeightsPlan:
-    """Layout of ``embedding.safetensors``: the table alone."""
-    items = [WeightItem(rule=rule, form=plain) for rule in plan.rules if rule.target == EMBEDDING]
+def plan_embedding(plan: ModelPlan, *, form: TableType = "fp32") -> WeightsPlan:
+    """Layout of ``embedding.safetensors``: the table alone, int8 with a scale for each token."""
+    items = [WeightItem(rule=rule, form=form) for rule in plan.rules if rule.target == EMBEDDING]
     return _laid_out(plan.spec, items, items[0].stored(), draft_ids=None, block=None, notes=[])
 
 

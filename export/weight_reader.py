@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from selfdraft.embedding_table import fp32_rows
 from selfdraft.export.checkpoint import Checkpoint
 from selfdraft.export.families.base import ModelPlan
 from selfdraft.export.stored_matrix import stored_values
@@ -17,7 +18,7 @@ from selfdraft.export.weight_sources import input_major, output_major
 
 HEAD_ROWS = 256
 """Inputs of a stored head that are unpacked at a time."""
-PARTS = ("int4", "int8", "scale", "zero", "strips", "strip_scale", "order")
+PARTS = ("int4", "int8", "bf16", "scale", "zero", "strips", "strip_scale", "order")
 
 Array = NDArray[np.float32]
 
@@ -107,11 +108,11 @@ class StoredReader:
         return stored_values(tensors, name, shape=shape)
 
     def rows(self, name: str) -> Iterator[tuple[slice, Array]]:
-        own = {name, f"{name}.scale", f"{name}.strips"}
+        own = {name, f"{name}.bf16", f"{name}.scale", f"{name}.strips"}
         if not own & self._names:
             yield from self._fallback.rows(name)
             return
-        if {name, f"{name}.order", f"{name}.strips"} & self._names:
+        if {name, f"{name}.bf16", f"{name}.order", f"{name}.strips"} & self._names:
             whole = self.tensor(name)
             yield slice(0, len(whole)), whole
             return
@@ -140,3 +141,24 @@ class StoredReader:
             if zeros is not None:
                 part[zero] = zeros[first * columns // 2 : last * columns // 2]
             yield inputs, stored_values(part, name)
+
+
+class StoredTable:
+    """Rows of the embedding as an embedding file holds them."""
+
+    def __init__(self, path: Path) -> None:
+        from safetensors import safe_open
+
+        opened: Any = safe_open  # untyped
+        file = opened(str(path), "numpy")
+        self._parts = {
+            name: file.get_slice(name) for name in set(file.keys()) if name.startswith(EMBEDDING)
+        }
+
+    def embedding_rows(self, ids: NDArray[np.int64]) -> Array:
+        """Rows ``ids`` of the embedding ``[len(ids), H]``."""
+        kept = {
+            name: np.concatenate([part[int(i) : int(i) + 1] for i in ids])
+            for name, part in self._parts.items()
+        }
+        return fp32_rows(kept)

@@ -16,10 +16,11 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from selfdraft.bf16 import bf16_from_fp32
 from selfdraft.errors import ConfigError
 from selfdraft.export.checkpoint import Checkpoint
 from selfdraft.export.int4 import pack, quantize, unpack
-from selfdraft.export.int8 import quantize_int8
+from selfdraft.export.int8 import quantize_int8, quantize_rows
 from selfdraft.export.packed_join import join_codes
 from selfdraft.export.safetensors_file import StoredTensor
 from selfdraft.export.weight_plan import DRAFT_IDS, DTYPE_OF, WeightItem, WeightsPlan
@@ -94,7 +95,7 @@ def _pieces(
         yield _packed_tensors(checkpoint, item)
     elif item.rule.layout != "matrix":
         for rows in output_major(checkpoint, item):
-            yield {target: _narrowed(item, tuning.vector(target, rows))}
+            yield _stored_rows(item, tuning.vector(target, rows))
     else:
         first = 0
         for piece in input_major(checkpoint, item):
@@ -107,8 +108,8 @@ def _stored_matrix(
     item: WeightItem, piece: NDArray[np.float32], inputs: slice, tuning: Tuning
 ) -> dict[str, NDArray[Any]]:
     target = item.rule.target
-    if item.form in DTYPE_OF:
-        return {target: _narrowed(item, piece)}
+    if item.form in (*DTYPE_OF, "bf16"):
+        return _floats(item, piece)
     assert item.block is not None
     if item.form == "int8":
         codes, scales = quantize_int8(piece, item.block)
@@ -118,15 +119,30 @@ def _stored_matrix(
     return {f"{target}.int4": pack(codes), f"{target}.scale": scales}
 
 
+def _stored_rows(item: WeightItem, rows: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
+    """A vector, or rows of the embedding table."""
+    if item.form != "int8":
+        return _floats(item, rows)
+    codes, scales = quantize_rows(rows)
+    return {f"{item.rule.target}.int8": codes, f"{item.rule.target}.scale": scales}
+
+
+def _floats(item: WeightItem, values: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
+    """In the float type that is stored. Raises ``ConfigError`` for values beyond it."""
+    target = item.rule.target
+    if item.form == "bf16":
+        return {f"{target}.bf16": bf16_from_fp32(values, name=item.rule.sources[0])}
+    return {target: _narrowed(item, values)}
+
+
 def _narrowed(item: WeightItem, values: NDArray[np.float32]) -> NDArray[Any]:
-    """In the type that is stored. Raises ``ConfigError`` for values beyond fp16."""
     if item.form != "fp16":
         return values
     largest = float(np.abs(values).max(initial=0))
     if largest > MAX_HALF:
         raise ConfigError(
             f"{item.rule.sources[0]!r} holds {largest:.3g}, fp16 reaches {MAX_HALF:.0f}",
-            hint="export it for --target cpu",
+            hint="store it as int4, or on the CPU as bf16",
         )
     return values.astype(np.float16)
 

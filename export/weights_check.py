@@ -14,7 +14,7 @@ from selfdraft.export.checkpoint import Checkpoint
 from selfdraft.export.families import read_model
 from selfdraft.export.options import types_of
 from selfdraft.export.targets import TARGETS
-from selfdraft.export.weight_plan import WeightTypes, plan_embedding, plan_weights
+from selfdraft.export.weight_plan import HALF_TYPES, WeightTypes, plan_embedding, plan_weights
 from selfdraft.export.weights import write_weights
 from selfdraft.manifest import Manifest, ModelSpec, load_manifest
 
@@ -43,7 +43,7 @@ def compare_weights(bundle: Path, checkpoint_path: Path) -> tuple[list[str], int
         model,
         types=_types(manifest),
         draft_ids=draft_ids,
-        packed={} if manifest.precision.weights in ("fp32", "fp16") else checkpoint.packed,
+        packed={} if manifest.precision.weights in ("fp32", *HALF_TYPES) else checkpoint.packed,
     )
     if _without_tap(weights.spec) != _without_tap(manifest.model):
         raise ConfigError(
@@ -54,7 +54,10 @@ def compare_weights(bundle: Path, checkpoint_path: Path) -> tuple[list[str], int
     with TemporaryDirectory() as folder:
         for plan, place in (
             (weights, stored),
-            (plan_embedding(model, plain=weights.plain), bundle / manifest.embedding_file),
+            (
+                plan_embedding(model, form=manifest.precision.embedding),
+                bundle / manifest.embedding_file,
+            ),
         ):
             fresh = Path(folder) / place.name
             write_weights(checkpoint, plan, fresh)
@@ -70,6 +73,7 @@ def _types(manifest: Manifest) -> WeightTypes:
         weights=precision.weights,
         lm_head=precision.lm_head,
         mtp=precision.mtp,
+        embedding=precision.embedding,
         int4_block=precision.int4_block,
     )
 

@@ -11,6 +11,7 @@ from selfdraft.manifest import Dim, GraphSpec, Manifest
 TYPE_NAMES = {
     "float32": "tensor(float)",
     "float16": "tensor(float16)",
+    "bfloat16": "tensor(bfloat16)",
     "int64": "tensor(int64)",
     "int8": "tensor(int8)",
 }

@@ -28,6 +28,7 @@ from selfdraft.runtime.backend import (
     MtpOutput,
     Step,
 )
+from selfdraft.runtime.embedding import load_table
 from selfdraft.runtime.graph_check import check_graph, check_graph_names
 from selfdraft.runtime.slot_cache import used_parts, write_parts
 
@@ -48,6 +49,8 @@ processors copy at little more than half their speed."""
 LONG_PASS_ROWS = 16
 """Rows from which a pass is a chunk of a prompt, whose shape comes once."""
 STEP_FIELDS = ("past_len", "row_count", "attend_all", "row_index")
+ONNX_BFLOAT16 = 16
+"""``TensorProto.BFLOAT16``."""
 BINDINGS_KEPT = 64
 """Bindings cached for each graph; one for every (batch, rows, logit rows, parity) in use."""
 
@@ -68,6 +71,13 @@ class HostTensor:
         import onnxruntime as ort
 
         return cls(array=array, value=ort.OrtValue.ortvalue_from_numpy(array))
+
+    @classmethod
+    def of_bf16(cls, patterns: NDArray[np.uint16]) -> HostTensor:
+        import onnxruntime as ort
+
+        make = ort.OrtValue.ortvalue_from_numpy_with_onnx_type
+        return cls(array=patterns, value=make(patterns, ONNX_BFLOAT16))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -129,7 +139,7 @@ class OrtBackend:
         check_graph_names(manifest)
         check_attention(manifest)
         self._manifest = manifest
-        self._embedding = HostTensor.of(_load_embedding(bundle, manifest))
+        self._table = _bound_table(bundle, manifest)
         self._sessions = {
             name: _open_session(
                 ort,
@@ -290,8 +300,8 @@ class OrtBackend:
         for tensor in graph.inputs:
             if tensor.name == "hidden":
                 continue  # bound to the producer's buffer at every pass
-            if tensor.name == "embedding":
-                inputs[tensor.name] = self._embedding
+            if tensor.name in self._table:
+                inputs[tensor.name] = self._table[tensor.name]
             else:
                 inputs[tensor.name] = _buffer(tensor.shape, tensor.dtype, sizes)
             io.bind_ortvalue_input(tensor.name, inputs[tensor.name].value)
@@ -368,17 +378,9 @@ def _open_session(
         ) from error
 
 
-def _load_embedding(bundle: Path, manifest: Manifest) -> NDArray[np.float32]:
-    from safetensors.numpy import load_file
-
-    tensors = load_file(str(bundle / manifest.embedding_file))
-    wanted = (manifest.model.vocab_size, manifest.model.hidden_size)
-    table = tensors.get("embedding")
-    if table is None or table.shape != wanted or table.dtype != np.float32:
-        found = "missing" if table is None else f"{table.dtype} {list(table.shape)}"
-        raise BundleError(
-            f"{manifest.embedding_file}: embedding is {found}, the manifest says float32 "
-            f"{list(wanted)}",
-            hint="export the bundle again",
-        )
-    return table
+def _bound_table(bundle: Path, manifest: Manifest) -> dict[str, HostTensor]:
+    """The embedding by graph input: one buffer for both graphs, in its stored type."""
+    table = load_table(bundle, manifest)
+    if manifest.precision.embedding == "bf16":
+        return {name: HostTensor.of_bf16(patterns) for name, patterns in table.items()}
+    return {name: HostTensor.of(array) for name, array in table.items()}

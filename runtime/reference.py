@@ -22,6 +22,7 @@ from selfdraft.runtime.backend import (
 )
 from selfdraft.runtime.bundle import open_bundle
 from selfdraft.runtime.candidates import top_candidates
+from selfdraft.runtime.embedding import table_values
 from selfdraft.runtime.numpy_layers import Array, DecoderLayer, rms_norm, rotation
 from selfdraft.runtime.slot_cache import used_part, write_parts
 from selfdraft.runtime.weights import DRAFT_IDS, checked_weights, load_tensors
@@ -83,14 +84,9 @@ class ReferenceBackend:
     def from_bundle(cls, path: Path, *, check_hashes: bool = True) -> ReferenceBackend:
         """The backend of the bundle at ``path``. Raises ``BundleError`` when it is damaged."""
         bundle = open_bundle(path, check_hashes=check_hashes)
-        embedding = load_tensors(bundle.file(bundle.manifest.embedding_file))
-        if set(embedding) != {"embedding"}:
-            raise BundleError(
-                f"{bundle.manifest.embedding_file} holds {sorted(embedding)}, not only 'embedding'",
-                hint="export the bundle again with: selfdraft export CHECKPOINT -o BUNDLE",
-            )
+        embedding = table_values(bundle.path, bundle.manifest)
         weights = load_tensors(bundle.file(bundle.manifest.weights_file))
-        return cls(bundle.manifest, weights, embedding["embedding"])
+        return cls(bundle.manifest, weights, embedding)
 
     @property
     def name(self) -> str:

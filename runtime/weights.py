@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from selfdraft.bf16 import fp32_from_bf16
 from selfdraft.errors import BundleError, ConfigError
 from selfdraft.manifest import ModelSpec
 from selfdraft.trt_plugins.int4_matmul.oracle import dense_weight
@@ -106,6 +107,8 @@ def _taken(left: dict[str, NDArray[Any]], name: str, shape: Shape) -> NDArray[An
         kinds = ("int4", "int8", "scale", "zero", "order")
         parts = {kind: left.pop(f"{name}.{kind}") for kind in kinds if f"{name}.{kind}" in left}
         return _dequantised(name, parts, shape)
+    if f"{name}.bf16" in left:
+        left[name] = fp32_from_bf16(left.pop(f"{name}.bf16"))
     if name not in left:
         raise BundleError(f"the weights lack {name} {list(shape)}", hint=_MEND)
     tensor = left.pop(name)

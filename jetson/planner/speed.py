@@ -93,10 +93,9 @@ def backbone_bytes(model: Model, *, length: int, rows: int = 1, batch: int = 1) 
 def draft_bytes(model: Model, *, length: int) -> int:
     """Bytes that one pass of the MTP head reads, with the head that it drafts from."""
     geometry, storage = model.geometry, model.storage
-    kind = storage.head if geometry.draft_vocab_size is None else storage.layers
-    head = storage.matrix_bytes(geometry.draft_head, kind)
+    head = storage.draft_bytes(geometry)
     cache = _cache_bytes(model, model.attention.mtp, length, 1)
-    return storage.layer_bytes(geometry.mtp_matrices()) + head + cache
+    return storage.mtp_bytes(geometry.mtp_matrices()) + head + cache
 
 
 def _cache_bytes(model: Model, ops: Sequence[CachedAttention], length: int, rows: int) -> int:

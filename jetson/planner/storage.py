@@ -8,10 +8,12 @@ from typing import Literal
 
 from selfdraft.errors import ConfigError
 from selfdraft.jetson.planner.geometry import Geometry, Matrix
+from selfdraft.manifest import Precision, TableType
 
-WeightType = Literal["fp32", "fp16", "int4"]
+WeightType = Literal["fp32", "fp16", "bf16", "int4", "int8"]
 BLOCKS = (128, 64, 32, 16)
-FLOAT_BYTES = {"fp32": 4, "fp16": 2}
+FLOAT_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
+INT8_SCALE_BYTES = 4
 ID_BYTES = 8
 
 
@@ -20,20 +22,30 @@ class Storage:
     """How weights are stored."""
 
     layers: WeightType
-    """The layers' matrices, the MTP head's and a trimmed draft head."""
+    """The layers' matrices."""
     head: WeightType
     """The LM head."""
     vectors: Literal["fp32", "fp16"]
-    """Norms, biases, the embedding table and the scales of int4 blocks."""
+    """Norms, biases and the scales of int4 blocks; the embedding table unless ``table`` says."""
     block: int | None = None
     """Inputs that share a scale, of int4."""
+    mtp: WeightType | None = None
+    """The MTP head's matrices; None: as ``layers``."""
+    draft: WeightType | None = None
+    """A trimmed draft head; None: as ``layers``."""
+    table: TableType | None = None
+    """The embedding table; None: as ``vectors``."""
 
     def __post_init__(self) -> None:
-        if ("int4" in (self.layers, self.head)) != (self.block is not None):
+        kinds = (self.layers, self.head, self.mtp, self.draft)
+        if ("int4" in kinds) != (self.block is not None):
             raise ValueError(f"int4_block {self.block} with {self.layers} and {self.head}")
 
     def matrix_bytes(self, matrix: Matrix, kind: WeightType) -> int:
         """Bytes of one matrix, scales included."""
+        if kind == "int8":
+            width = next((size for size in BLOCKS if matrix.inputs % size == 0), matrix.inputs)
+            return matrix.size + matrix.inputs // width * matrix.outputs * INT8_SCALE_BYTES
         if kind != "int4":
             return matrix.size * FLOAT_BYTES[kind]
         assert self.block is not None
@@ -43,6 +55,24 @@ class Storage:
     def layer_bytes(self, matrices: Iterable[Matrix]) -> int:
         """Bytes of matrices of layers."""
         return sum(self.matrix_bytes(matrix, self.layers) for matrix in matrices)
+
+    def mtp_bytes(self, matrices: Iterable[Matrix]) -> int:
+        """Bytes of matrices of the MTP head."""
+        return sum(self.matrix_bytes(matrix, self.mtp or self.layers) for matrix in matrices)
+
+    def draft_bytes(self, geometry: Geometry) -> int:
+        """Bytes of what a draft is chosen with: a trimmed head, else the LM head."""
+        own = self.draft or self.layers
+        return self.matrix_bytes(
+            geometry.draft_head, self.head if geometry.draft_vocab_size is None else own
+        )
+
+    def table_bytes(self, geometry: Geometry) -> int:
+        """Bytes of the embedding table, with the scales of its rows."""
+        size = geometry.head.size
+        if self.table == "int8":
+            return size + geometry.vocab_size * INT8_SCALE_BYTES
+        return size * FLOAT_BYTES[self.table or self.vectors]
 
     @property
     def label(self) -> str:
@@ -54,6 +84,20 @@ class Storage:
 def cpu_storage(weights: Literal["fp32", "int4"], block: int | None) -> Storage:
     """What the exporter writes for the ``cpu`` target: an int4 LM head, fp32 elsewhere."""
     return Storage(layers=weights, head=weights, vectors="fp32", block=block)
+
+
+def stored_as(precision: Precision) -> Storage:
+    """How a bundle for the ``cpu`` target is stored. Imported 4-bit matrices may hold more."""
+    kinds = {precision.weights, precision.lm_head, precision.mtp}
+    return Storage(
+        layers=precision.weights,
+        head=precision.lm_head,
+        mtp=precision.mtp,
+        draft=precision.lm_head,
+        table=precision.embedding,
+        vectors="fp32",
+        block=precision.int4_block if "int4" in kinds else None,
+    )
 
 
 def device_storage(
@@ -89,15 +133,15 @@ def weight_bytes(geometry: Geometry, storage: Storage) -> dict[str, int]:
     vector = FLOAT_BYTES[storage.vectors]
     layers = geometry.num_layers * geometry.layer_vectors() + geometry.hidden_size
     parts = {
-        "embedding": geometry.head.size * vector,
+        "embedding": storage.table_bytes(geometry),
         "backbone": storage.layer_bytes(geometry.backbone()) + layers * vector,
     }
-    if not geometry.tied_head or storage.head != storage.vectors:
+    if not geometry.tied_head or storage.head != (storage.table or storage.vectors):
         parts["lm_head"] = storage.matrix_bytes(geometry.head, storage.head)
     if geometry.mtp:
         norms = geometry.layer_vectors() + 3 * geometry.hidden_size
-        parts["mtp"] = storage.layer_bytes(geometry.mtp_matrices()) + norms * vector
+        parts["mtp"] = storage.mtp_bytes(geometry.mtp_matrices()) + norms * vector
     if geometry.mtp and geometry.draft_vocab_size is not None:
         ids = geometry.draft_vocab_size * ID_BYTES
-        parts["draft_head"] = storage.layer_bytes([geometry.draft_head]) + ids
+        parts["draft_head"] = storage.draft_bytes(geometry) + ids
     return parts

@@ -16,7 +16,7 @@ from selfdraft.baseline import Baseline
 from selfdraft.errors import BundleError
 from selfdraft.strict import StrictError, record_from_json
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 MANIFEST_NAME = "manifest.json"
 BLOCK_TOKENS = 64
 MAX_STEP_ROWS = 65
@@ -31,11 +31,11 @@ StateKind = Literal["kv", "summary", "recurrent", "conv"]
 Tap = Literal["pre_norm", "post_norm"]
 Concat = Literal["hidden_first", "embedding_first"]
 Selector = Literal["all", "window", "mean_std", "min_max", "infllm_v2"]
-MatrixType = Literal["fp32", "fp16", "int4", "int8"]
+MatrixType = Literal["fp32", "fp16", "bf16", "int4", "int8"]
+TableType = Literal["fp32", "fp16", "bf16", "int8"]
 TargetName = Literal["cpu", "orin-jp6", "orin-jp7"]
 Dim = int | str
-"""A fixed size, or one of the symbols ``batch``, ``rows``, ``logit_rows``, ``capacity``,
-``blocks`` (capacity / 64)."""
+"""A size, or a symbol: ``batch``, ``rows``, ``logit_rows``, ``capacity``, ``blocks`` (capacity / 64)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,9 +209,9 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
-    """Storage of each part."""
+    """Storage of each part; an int8 embedding has a scale for each token."""
 
-    weights: Literal["fp32", "fp16", "int4"]
+    weights: Literal["fp32", "fp16", "bf16", "int4"]
     """Matrices of the backbone."""
     int4_block: int | None
     activations: Literal["fp32", "fp16"]
@@ -222,11 +222,12 @@ class Precision:
     """LM head and draft head; a tied fp32 head is the embedding."""
     mtp: MatrixType = "fp32"
     """Projection and layer of the MTP head."""
+    embedding: TableType = "fp32"
 
     @property
     def quantised(self) -> bool:
         """Whether any matrix is stored in few bits (on the CPU: multiplied with int8 arithmetic)."""
-        return not {self.weights, self.lm_head, self.mtp} <= {"fp32", "fp16"}
+        return not {self.weights, self.lm_head, self.mtp} <= {"fp32", "fp16", "bf16"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

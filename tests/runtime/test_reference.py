@@ -230,6 +230,7 @@ def test_backend_from_a_bundle_equals_the_one_from_arrays(
 ) -> None:
     model = tiny.model_spec(mtp=MtpSpec(concat="hidden_first", tap="pre_norm", draft_vocab_size=9))
     weights, embedding = tiny.random_weights(model)
+    embedding = embedding.astype(np.float32)
     stored, meant = dict(weights), dict(weights)
     for name in [name for name in weights if int4 and name.endswith(".weight")]:
         packed, scale, meant[name] = _quantised(stored.pop(name), 16)
