@@ -18,7 +18,7 @@ def bf16_from_fp32(values: NDArray[np.float32], *, name: str) -> NDArray[np.uint
     rounded &= np.uint32(1)
     rounded += np.uint32(0x7FFF)
     rounded += bits  # no overflow: infinity and NaN do not come here
-    patterns = (rounded >> np.uint32(16)).astype(np.uint16)
+    patterns: NDArray[np.uint16] = (rounded >> np.uint32(16)).astype(np.uint16)
     if bool(((patterns & np.uint16(0x7F80)) == 0x7F80).any()):
         raise ConfigError(
             f"{name!r} holds values beyond bf16", hint="store it as fp32 (leave --weights out)"
