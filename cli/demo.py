@@ -36,8 +36,8 @@ def command(
         typer.Option(
             "--checkpoint",
             envvar="SELFDRAFT_DEMO_CHECKPOINT",
-            metavar="FOLDER",
-            help="Checkpoint to use.",
+            metavar="CHECKPOINT",
+            help="Checkpoint to use: a folder or a hub name.",
             show_default="demo/checkpoint of the sources",
         ),
     ] = None,

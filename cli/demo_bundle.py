@@ -10,6 +10,7 @@ from pathlib import Path
 import selfdraft
 from selfdraft.cli.console import note, stage_progress
 from selfdraft.errors import ConfigError, ResourceError
+from selfdraft.export.hub import local_checkpoint
 
 CHECKPOINT = Path("demo") / "checkpoint"
 STAMP = "demo.json"
@@ -19,6 +20,7 @@ DEMO_NAME = "selfdraft demo model"
 def find_checkpoint(given: Path | None) -> Path:
     """The checkpoint given, else the one in the sources or under the current folder."""
     if given is not None:
+        given = local_checkpoint(given)
         if not given.is_dir():
             raise ConfigError(f"{given} is no folder", hint="correct --checkpoint")
         return given
@@ -28,7 +30,7 @@ def find_checkpoint(given: Path | None) -> Path:
             return root / CHECKPOINT
     raise ConfigError(
         f"the demo checkpoint is not installed ({CHECKPOINT} in the sources)",
-        hint="run it in a clone of the repository, or give --checkpoint FOLDER",
+        hint="run it in a clone of the repository, or give --checkpoint CHECKPOINT",
     )
 
 

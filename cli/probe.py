@@ -53,7 +53,7 @@ def command(
         typer.Option(
             "--checkpoint",
             metavar="CHECKPOINT",
-            help="What the bundle was made from: its head is tried in fp32.",
+            help="What the bundle was made from, or its hub name: its head is tried in fp32.",
             show_default=False,
         ),
     ] = None,
@@ -108,6 +108,10 @@ def command(
 
         check_place(html)
     options = EngineOptions(backend=backend, threads=threads, chunk=chunk)
+    if checkpoint is not None:
+        from selfdraft.export.hub import local_checkpoint
+
+        checkpoint = local_checkpoint(checkpoint)
     session = open_session(bundle, options)
     given = ProbeOptions(
         baseline=baseline_text(session, task, tokens=tokens),

@@ -21,8 +21,8 @@ def command(
         Path | None,
         typer.Option(
             "--checkpoint",
-            metavar="FOLDER",
-            help="The checkpoint it was made from: compare with its weights too.",
+            metavar="CHECKPOINT",
+            help="The checkpoint it was made from, or its hub name: compare with its weights too.",
             show_default=False,
         ),
     ] = None,
@@ -56,7 +56,9 @@ def command(
         checks = _hashes(bundle, checkpoint, prompt)
     else:
         from selfdraft.cli.ladder import verify_bundle
+        from selfdraft.export.hub import local_checkpoint
 
+        checkpoint = None if checkpoint is None else local_checkpoint(checkpoint)
         with stage_progress(quiet=json_output) as on_stage:
             report = verify_bundle(
                 bundle, checkpoint=checkpoint, prompts=prompt, on_progress=on_stage
