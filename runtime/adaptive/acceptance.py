@@ -4,109 +4,133 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from operator import mul
 
-HALF_LIFE = 48.0
-"""Verdicts on a draft position after which an older one counts half."""
-FAST_HALF_LIFE = 3.0
+LEVELS = (0.02, 0.07, 0.14, 0.25, 0.37, 0.5, 0.63, 0.75, 0.84, 0.9, 0.94, 0.97, 0.99)
+"""Rates of a first draft that are told apart."""
+CHANGES = 0.003
+"""Chance that the text becomes another one in a step: of any level."""
+START_RATE, START_WEIGHT = 0.8, 4.0
+"""Where it begins without a baseline, and the verdicts that this is worth."""
+BASELINE_WEIGHT = 6.0
+BASELINE_SHARE = 0.5
+"""Share of new texts that are like the baseline; the others may have any level."""
+LOST_WEIGHT = 8.0
+"""Verdicts that the guess for what a position loses (nothing by default) is worth."""
+MOST_VERDICTS = 48.0
 UNSEEN_HALF_LIFE = 64.0
 """Steps after which what is known of a position that is no longer drafted counts half."""
-PRIOR_RATE = 0.8
-PRIOR_WEIGHT = 4.0
-"""Verdicts that the guess for a position (the rate of the one before it) is worth."""
-JUMP, JUMP_SIGMA = 0.35, 2.2
-"""A short average this far from the long one, and so many standard deviations of it, means that the text
-changed."""
-KEPT_AT_JUMP = 6.0
-"""Verdicts that are kept of the time before."""
+TABLE_EVERY = 8
+"""Steps between two looks at what later positions lose."""
+LEAST_VARIANCE = 0.12
+MOST_LOST, MOST_GAINED = 8.0, 1.0
 
 
 class AcceptanceEstimate:
-    """Rates of each draft position, given that every draft before it was accepted.
+    """Belief about the text at hand, and with it about every draft position.
 
-    Old verdicts fade. A position that was never drafted is taken to be as good as the one before it,
-    and one that was not drafted for long drifts there: deeper chains are tried again now and then.
+    A hidden Markov model: a text has a level (the rate of a first draft), which in every step stays or,
+    with chance ``CHANGES``, becomes any other. Each verdict weighs the levels (forward algorithm: Rabiner, A
+    Tutorial on Hidden Markov Models, 1989, III.A), so two rejections in a row count much where few were, and a
+    mixture of levels is priced as one: a deep chain is worth trying while the text may be an easy one. Later
+    positions differ from the one before by log-odds that are learnt slowly; one that is no longer drafted
+    drifts back to the guess, so deeper chains are tried again now and then.
     """
 
     def __init__(self, depth: int, *, prior: Sequence[float] = ()) -> None:
-        """``prior``: rates to begin with, e.g. of the bundle's baseline."""
-        self._weights = [0.0] * depth
-        self._hits = [0.0] * depth
-        for place, rate in enumerate(prior[:depth]):
-            self._weights[place], self._hits[place] = KEPT_AT_JUMP, rate * KEPT_AT_JUMP
-        self._fast = Average(FAST_HALF_LIFE)
+        """``prior``: rates to begin with, given the position before, e.g. of the bundle's baseline."""
+        even = [1 / len(LEVELS)] * len(LEVELS)
+        new_text = even
+        self._belief = _around(START_RATE, START_WEIGHT)
+        if prior:
+            self._belief = _around(prior[0], BASELINE_WEIGHT)
+            shares = (1 - BASELINE_SHARE, BASELINE_SHARE)
+            new_text = [
+                shares[0] * any_level + shares[1] * alike
+                for any_level, alike in zip(even, self._belief, strict=True)
+            ]
+        self._change = [CHANGES * share for share in new_text]
+        odds = [_log_odds(rate) for rate in prior[:depth]]
+        self._guess = [min(after - before, 0.0) for before, after in pairwise(odds)]
+        self._guess += [0.0] * (depth - 1 - len(self._guess))
+        self._shift = list(self._guess)
+        """Log-odds of positions 1, 2, … less those of the one before."""
+        self._verdicts = [0.0] * len(self._shift)
+        self._unseen = [0] * len(self._shift)
+        self._depth = depth
+        self._since_table = 0
+        self._fill_tables()
 
     def note(self, accepted: int, *, rejected: bool) -> None:
         """One chain: its first ``accepted`` drafts were accepted, and the next one rejected or not judged."""
-        for place in range(min(accepted + rejected, len(self._weights))):
-            self._add(place, float(place < accepted))
-        if accepted or rejected:
-            self._fast.add(float(accepted > 0))
-            if self._fast.settled and self._jumped():
-                self.restart(self._fast.value)
+        accepted = min(accepted, self._depth)
+        rejected = rejected and accepted < self._depth
+        table = self._rejected if rejected else self._passed
+        belief = list(map(mul, self._belief, table[accepted]))
+        total = sum(belief)
+        self._belief = [share / total for share in belief]
+        for place in range(1, accepted + rejected):
+            self._learn(place, float(place < accepted))
 
-    def fade(self, drafts: int) -> None:
-        """A step drafted so many tokens: what is known of later positions gets older."""
-        factor = 0.5 ** (1 / UNSEEN_HALF_LIFE)
-        for place in range(drafts, len(self._weights)):
-            self._weights[place] *= factor
-            self._hits[place] *= factor
-
-    def restart(self, first_rate: float) -> None:
-        """The text changed: the first position has ``first_rate``, the others are little known."""
-        self._hits[0], self._weights[0] = first_rate * KEPT_AT_JUMP, KEPT_AT_JUMP
-        for place in range(1, len(self._weights)):
-            factor = min(1.0, 1.0 / max(self._weights[place], 1e-9))
-            self._hits[place] *= factor
-            self._weights[place] *= factor
+    def step(self, drafts: int) -> None:
+        """A step passed, with so many drafts: the text may have changed since."""
+        self._belief = [
+            (1 - CHANGES) * share + new
+            for share, new in zip(self._belief, self._change, strict=True)
+        ]
+        for index in range(max(drafts - 1, 0), self._depth - 1):
+            self._unseen[index] += 1
+        self._since_table += 1
+        if self._since_table >= TABLE_EVERY:
+            self._since_table = 0
+            self._forget()
+            self._fill_tables()
 
     @property
     def rates(self) -> list[float]:
         """Chance of each draft, given those before it."""
-        rates, before = [], PRIOR_RATE
-        for place in range(len(self._weights)):
-            before = self._rate(place, before)
-            rates.append(before)
-        return rates
+        chances = [after - before for before, after in pairwise(self.tokens())]
+        return [after / before for before, after in pairwise([1.0, *chances])]
 
-    def _jumped(self) -> bool:
-        rate = self._rate(0, PRIOR_RATE)
-        spread = math.sqrt(rate * (1 - rate) * self._fast.variance)
-        return abs(self._fast.value - rate) > max(JUMP, JUMP_SIGMA * spread)
+    def tokens(self) -> list[float]:
+        """Expected tokens of a step with 0, 1, … drafts: one, and each draft if all before it pass."""
+        return list(accumulate(sum(map(mul, self._belief, chances)) for chances in self._passed))
 
-    def _rate(self, place: int, guess: float) -> float:
-        return (self._hits[place] + PRIOR_WEIGHT * guess) / (self._weights[place] + PRIOR_WEIGHT)
+    def _learn(self, place: int, hit: float) -> None:
+        """Move the log-odds of a position towards its verdict, by Newton's step over so many verdicts."""
+        rate = sum(map(mul, self._belief, self._rates[place]))
+        index = place - 1
+        self._verdicts[index] = min(self._verdicts[index] + 1, MOST_VERDICTS)
+        slope = max(rate * (1 - rate), LEAST_VARIANCE) * (self._verdicts[index] + LOST_WEIGHT)
+        moved = self._shift[index] + (hit - rate) / slope
+        self._shift[index] = min(max(moved, -MOST_LOST), MOST_GAINED)
 
-    def _add(self, place: int, hit: float) -> None:
-        factor = 0.5 ** (1 / HALF_LIFE)
-        self._weights[place] = self._weights[place] * factor + 1.0
-        self._hits[place] = self._hits[place] * factor + hit
+    def _forget(self) -> None:
+        for index, steps in enumerate(self._unseen):
+            if steps:
+                kept = 0.5 ** (steps / UNSEEN_HALF_LIFE)
+                self._verdicts[index] *= kept
+                guess = self._guess[index]
+                self._shift[index] = guess + (self._shift[index] - guess) * kept
+                self._unseen[index] = 0
 
-
-class Average:
-    """A mean in which older values fade."""
-
-    def __init__(self, half_life: float) -> None:
-        self._factor: float = 0.5 ** (1 / half_life)
-        self._settled_at = half_life
-        self._weight = self._sum = 0.0
-
-    def add(self, value: float) -> None:
-        self._weight = self._weight * self._factor + 1.0
-        self._sum = self._sum * self._factor + value
-
-    @property
-    def variance(self) -> float:
-        """Of the mean of many independent values, by that of one."""
-        return (1 - self._factor) / (1 + self._factor)
-
-    @property
-    def settled(self) -> bool:
-        """It rests on as many values as its half-life."""
-        return self._weight >= self._settled_at
-
-    @property
-    def value(self) -> float:
-        return self._sum / self._weight
+    def _fill_tables(self) -> None:
+        """What each level means, ``[depth or depth + 1][levels]``; changes too slowly for every step."""
+        odds = [_log_odds(level) for level in LEVELS]
+        self._rates = [list(LEVELS)] if self._depth else []
+        """Rate of each position."""
+        for shift in self._shift:
+            odds = [one + shift for one in odds]
+            self._rates.append([1 / (1 + math.exp(-one)) for one in odds])
+        self._passed = [[1.0] * len(LEVELS)]
+        """Chance that so many drafts pass, and that exactly so many do before one fails."""
+        for rates in self._rates:
+            self._passed.append(list(map(mul, self._passed[-1], rates)))
+        self._rejected = [
+            [before - after for before, after in zip(*pair, strict=True)]
+            for pair in pairwise(self._passed)
+        ]
 
 
 def expected_tokens(rates: Sequence[float]) -> list[float]:
@@ -116,3 +140,14 @@ def expected_tokens(rates: Sequence[float]) -> list[float]:
         chance *= rate
         totals.append(totals[-1] + chance)
     return totals
+
+
+def _around(rate: float, weight: float) -> list[float]:
+    """Belief about the levels after ``weight`` verdicts of which ``rate`` were good."""
+    shares = [level ** (weight * rate) * (1 - level) ** (weight * (1 - rate)) for level in LEVELS]
+    return [share / sum(shares) for share in shares]
+
+
+def _log_odds(rate: float) -> float:
+    rate = min(max(rate, 0.01), 0.99)
+    return math.log(rate / (1 - rate))

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from selfdraft.runtime.adaptive.acceptance import AcceptanceEstimate, expected_tokens
+from selfdraft.runtime.adaptive.acceptance import AcceptanceEstimate
 from selfdraft.runtime.adaptive.costs import StepCosts
 
 MARGIN = 0.005
 """Another number of drafts must promise so much more speed before it is taken."""
-DWELL = 2
-"""Steps that a number of drafts is kept at least."""
-FIRST_WAIT, LONGEST_WAIT = 8, 32
+FIRST_WAIT, LONGEST_WAIT = 4, 32
 """Steps without drafts until the head catches up and its next draft is compared; doubled each time."""
 PLAIN_EVERY = 96
 """Steps with drafts between two without any, which show what plain decoding would cost by now."""
-SHORT_SPELL = 48
-"""Drafting for so few steps was a false start: the next rest begins with the longest wait."""
-WAKE_ODDS = 10.0
-"""Drafting starts again when the verdicts are so many times likelier under a rate that pays."""
+CLEAR_GAIN, SELDOM = 1.5, 4
+"""Where drafts promise so many times the speed of plain decoding, such steps are so many times rarer."""
 
 
 class StepPlan(NamedTuple):
@@ -86,12 +81,11 @@ class FixedDrafts:
 class AdaptiveDrafts:
     """The number of drafts with the most expected tokens a second.
 
-    Expected tokens come from the running acceptance of each position, seconds from ``costs``, which every
-    step corrects; now and then one has no drafts, to keep that figure true. Where no
-    number of drafts beats plain decoding, it rests: steps have no drafts, and the head catches up every
+    Expected tokens come from the belief about the text at hand (``AcceptanceEstimate``), seconds from ``costs``,
+    which every step corrects; now and then one has no drafts, to keep that figure true. Where no number
+    of drafts beats plain decoding, it rests: steps have no drafts, and the head catches up every
     ``FIRST_WAIT`` to ``LONGEST_WAIT`` steps. Its draft is then compared with the token that the target
-    draws, at no further cost; a hit starts single drafts, and a sequential test (Wald, 1945) of a rate that
-    pays against one that does not ends the rest or the trial.
+    draws, at no further cost, and is a verdict as any other.
     """
 
     def __init__(
@@ -106,14 +100,11 @@ class AdaptiveDrafts:
         self.when_drawn = min(1, costs.most)
         self._costs = costs
         self._estimate = AcceptanceEstimate(costs.most, prior=prior)
-        self._kept = 0
-        self._awake = SHORT_SPELL
-        self._since_plain = PLAIN_EVERY * 3 // 4
-        self._resting = False
-        self._evidence = 0.0
-        self._trial = [0, 0]
+        self._plain_due = PLAIN_EVERY
+        self._resting = self._judged = False
         self._waited, self._wait = 0, FIRST_WAIT
-        self._drafts = max(1, self._best()) if costs.most else 0
+        self._speeds = self.speeds()
+        self._drafts = max(1, _best(self._speeds)) if costs.most else 0
 
     @property
     def most(self) -> int:
@@ -130,75 +121,47 @@ class AdaptiveDrafts:
         return self._estimate.rates
 
     def plan(self) -> StepPlan:
-        if not self._resting:
-            self._since_plain += 1
-            if self._since_plain <= PLAIN_EVERY:
-                return StepPlan(self._drafts, True)
-            self._since_plain = 0
-            return StepPlan(0, False)
-        if self._evidence > 0:
-            return StepPlan(1, True)
-        self._waited += 1
-        if self._waited < self._wait:
-            return StepPlan(0, False)
-        self._waited, self._wait = 0, min(2 * self._wait, LONGEST_WAIT)
-        return StepPlan(0, True)
+        if self._resting:
+            self._waited += 1
+            if self._waited < self._wait:
+                return StepPlan(0, False)
+            self._waited, self._wait = 0, min(2 * self._wait, LONGEST_WAIT)
+            return StepPlan(0, True)
+        far = self._speeds[self._drafts] > CLEAR_GAIN * self._speeds[0]
+        self._plain_due -= 1 if far else SELDOM
+        if self._plain_due > 0:
+            return StepPlan(self._drafts, True)
+        self._plain_due = SELDOM * PLAIN_EVERY
+        return StepPlan(0, False)
 
     def note_chain(self, accepted: int, *, rejected: bool) -> None:
-        if self._resting:
-            if accepted or rejected:
-                self._weigh(accepted > 0)
-        else:
+        if accepted or rejected:
             self._estimate.note(accepted, rejected=rejected)
+            self._judged = True
 
     def note_step(self, drafts: int, seconds: float) -> None:
         self._costs.note(drafts, seconds)
-        if self._resting or not drafts:
-            return
-        self._estimate.fade(drafts)
-        self._kept += 1
-        self._awake += 1
-        if self._kept >= DWELL:
+        self._estimate.step(drafts)
+        if self._judged:  # time alone is no reason for another number
+            self._speeds = self.speeds()
             self._choose()
+        self._judged = False
 
     def speeds(self) -> list[float]:
         """Expected tokens a second with 0, 1, … drafts."""
-        tokens = expected_tokens(self._estimate.rates)
+        tokens = self._estimate.tokens()
         return [count / self._costs.of(drafts) for drafts, count in enumerate(tokens)]
 
-    def _best(self) -> int:
-        speeds = self.speeds()
-        return speeds.index(max(speeds))
-
     def _choose(self) -> None:
-        speeds = self.speeds()
-        best = speeds.index(max(speeds))
-        if best == self._drafts or speeds[best] <= (1 + MARGIN) * speeds[self._drafts]:
+        speeds, best = self._speeds, _best(self._speeds)
+        if best == self.drafts or speeds[best] <= (1 + MARGIN) * speeds[self.drafts]:
             return
-        self._kept = 0
-        if best:
-            self._drafts = best
+        self._resting = best == 0
+        if self._resting:
+            self._waited, self._wait = 0, FIRST_WAIT
         else:
-            self._rest()
+            self._drafts = best
 
-    def _rest(self) -> None:
-        self._resting = True
-        self._evidence, self._trial = 0.0, [0, 0]
-        self._waited, self._wait = 0, FIRST_WAIT if self._awake > SHORT_SPELL else LONGEST_WAIT
 
-    def _weigh(self, hit: bool) -> None:
-        """One more draft was compared or tried while resting."""
-        even = self._costs.break_even
-        if even >= 0.99:
-            return  # no rate pays
-        pays, loses = (1 + even) / 2, even / 2
-        gain = math.log(pays / max(loses, 0.01)) if hit else math.log((1 - pays) / (1 - loses))
-        self._evidence += gain
-        self._trial[0] += hit
-        self._trial[1] += 1
-        if self._evidence <= 0:
-            self._evidence, self._trial = 0.0, [0, 0]
-        elif self._evidence >= math.log(WAKE_ODDS):
-            hits, tried = self._trial
-            self._resting, self._drafts, self._kept, self._awake = False, 1, 0, 0
-            self._estimate.restart((hits + 1) / (tried + 2))
+def _best(speeds: Sequence[float]) -> int:
+    return speeds.index(max(speeds))

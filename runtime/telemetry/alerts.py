@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from selfdraft.baseline import DEFAULT_TASK, Baseline, bucket_label, wilson_interval
@@ -197,7 +197,7 @@ class Alerts:
             del self._active[kind, scope]
             self.events.append(AlertEvent(raised=False, at=now, alert=current))
         elif found.drafts:
-            self._active[kind, scope] = replace(current)
+            self._active[kind, scope] = current
 
     def _floor(self, trials: Trials, floor: float) -> _Finding:
         rate, drafted = _rate(trials), trials[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
@@ -163,31 +164,58 @@ def test_wrong_measurement_is_mended_by_the_steps(tiny: ModuleType) -> None:
     assert auto.share_of(0, 1400, 1999) > 0.8
 
 
+def _chains(estimate: AcceptanceEstimate, count: int, accepted: int, *, rejected: bool) -> None:
+    """Steps with as many drafts as were judged."""
+    for _ in range(count):
+        estimate.note(accepted, rejected=rejected)
+        estimate.step(accepted + rejected)
+
+
 def test_unseen_position_is_taken_to_be_like_the_one_before() -> None:
     estimate = AcceptanceEstimate(3)
-    for _ in range(200):
-        estimate.note(1, rejected=False)
+    _chains(estimate, 200, 1, rejected=False)
     first, second, third = estimate.rates
-    assert first > 0.95 and second == pytest.approx(first) and third == pytest.approx(first)
-    for _ in range(50):
-        estimate.note(1, rejected=True)
-    assert estimate.rates[1] < 0.1
-    for _ in range(600):
-        estimate.note(1, rejected=False)
-        estimate.fade(1)
-    assert estimate.rates[1] > 0.5, "what is no longer looked at is forgotten"
+    assert 0.95 < first < second < third, "who passed one draft is likelier in an easy text"
+    _chains(estimate, 50, 1, rejected=True)
+    assert estimate.rates[0] > 0.7 and estimate.rates[1] < 0.15
+    _chains(estimate, 600, 1, rejected=False)
+    assert estimate.rates[1] > 0.8, "what is no longer looked at is forgotten"
 
 
 def test_sudden_change_is_believed_at_once() -> None:
     estimate = AcceptanceEstimate(1)
-    for _ in range(300):
-        estimate.note(1, rejected=False)
-    for _ in range(4):
-        estimate.note(0, rejected=True)
-    assert estimate.rates[0] < 0.65
-    for _ in range(8):
-        estimate.note(1, rejected=False)
+    _chains(estimate, 300, 1, rejected=False)
+    _chains(estimate, 1, 0, rejected=True)
+    assert estimate.rates[0] > 0.8, "one rejection is no change"
+    _chains(estimate, 3, 0, rejected=True)
+    assert estimate.rates[0] < 0.3
+    _chains(estimate, 4, 1, rejected=False)
     assert estimate.rates[0] > 0.6
+
+
+@pytest.mark.parametrize("rates", [(0.9, 0.8, 0.6), (0.7, 0.4, 0.4), (0.3, 0.3, 0.3)])
+def test_steady_rates_are_found_at_every_position(rates: tuple[float, ...]) -> None:
+    estimate, coin = AcceptanceEstimate(3), random.Random(1)
+    seen: list[list[float]] = []
+    for step in range(3000):
+        accepted = 0
+        while accepted < 3 and coin.random() < rates[accepted]:
+            accepted += 1
+        estimate.note(accepted, rejected=accepted < 3)
+        estimate.step(3)
+        if step >= 500:
+            seen.append(estimate.rates)
+    means = [sum(one[place] for one in seen) / len(seen) for place in range(3)]
+    assert means == pytest.approx(list(rates), abs=0.07)
+
+
+def test_baseline_is_what_texts_are_expected_to_be_like() -> None:
+    told, untold = AcceptanceEstimate(2, prior=(0.9, 0.6)), AcceptanceEstimate(2)
+    assert told.rates == pytest.approx([0.87, 0.6], abs=0.06)
+    for estimate in (told, untold):
+        _chains(estimate, 40, 0, rejected=True)
+        estimate.note(1, rejected=False)
+    assert told.rates[0] > untold.rates[0]
 
 
 def test_expected_tokens_count_the_targets_own() -> None:
@@ -203,14 +231,14 @@ def test_prior_of_a_baseline_is_where_it_starts() -> None:
 
 
 def test_resting_head_is_asked_ever_more_seldom() -> None:
-    """Waits of 8, 16, then 32 steps; a hit is followed by real drafts until the odds decide."""
+    """Waits of 4, 8, 16, then 32 steps; a hit brings drafts back, two misses end them."""
     policy = AdaptiveDrafts(_costs(ORIN))
     while policy.drafts:
-        policy.plan()
+        drafts = policy.plan().drafts
         policy.note_chain(0, rejected=True)
-        policy.note_step(1, ORIN.step(1))
+        policy.note_step(drafts, ORIN.step(drafts))
     waits, last = [], 0
-    for step in range(1, 140):
+    for step in range(1, 130):
         plan = policy.plan()
         assert plan.drafts == 0
         if plan.resync:
@@ -218,14 +246,29 @@ def test_resting_head_is_asked_ever_more_seldom() -> None:
             last = step
             policy.note_chain(0, rejected=True)
         policy.note_step(0, 1.0)
-    assert waits == [8, 16, 32, 32, 32]
+    assert waits == [4, 8, 16, 32, 32, 32]
     while not policy.plan().resync:
         policy.note_step(0, 1.0)
     policy.note_chain(1, rejected=False)
-    assert policy.plan().drafts == 1 and policy.drafts == 0
-    policy.note_chain(0, rejected=True)
-    policy.note_chain(0, rejected=True)
-    assert policy.plan().drafts == 0, "two misses outweigh a hit"
+    policy.note_step(0, 1.0)
+    for _ in range(2):
+        drafts = policy.plan().drafts
+        assert drafts > 0
+        policy.note_chain(0, rejected=True)
+        policy.note_step(drafts, ORIN.step(drafts))
+    assert policy.plan().drafts == 0
+
+
+def test_rest_ends_by_a_verdict_only() -> None:
+    """Belief drifts to the average text with time, but a comparison costs nothing, drafts do."""
+    policy = AdaptiveDrafts(StepCosts([1.0, 1.3, 1.6]))
+    for _ in range(40):
+        policy.note_chain(0, rejected=True)
+        policy.note_step(1, 1.3)
+    assert policy.drafts == 0
+    for _ in range(500):
+        policy.note_step(0, 1.0)
+    assert policy.speeds()[1] > policy.speeds()[0] and policy.drafts == 0
 
 
 def test_expectations_of_the_simulation() -> None:
