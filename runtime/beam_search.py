@@ -27,6 +27,7 @@ from selfdraft.runtime.backend import BackboneOutput, Backend, FloatArray
 from selfdraft.runtime.candidates import top_candidates
 from selfdraft.runtime.memory import peak_rss_bytes
 from selfdraft.runtime.prefill import OnProgress, Prefill
+from selfdraft.runtime.slot_range import SlotRanges
 from selfdraft.runtime.slots import SlotTable, StepArrays
 
 EarlyStopping = bool | Literal["never"]
@@ -156,12 +157,12 @@ class _Search:
         self._slots.tokens[0] = list(prompt_ids)
         prefill = Prefill(
             self._backend,
-            self._states,
             self._slots,
+            SlotRanges(self._backend, self._states),
             None,
             chunk_rows=self._backend.manifest.limits.prefill_rows,
         )
-        output = prefill.run({0: len(prompt_ids)}, on_progress).output
+        output = prefill.run({0: len(prompt_ids)}, on_progress).output  # slot 0 is its first row
         prefilled = time.perf_counter()
         beams = self._advance([_Beam()], output)
         steps = 0

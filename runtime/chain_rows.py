@@ -13,30 +13,30 @@ from selfdraft.runtime.run import Run
 class ChainRows:
     """Row i follows the first i drafts; the token of row 0 stands at absolute ``position``.
 
-    While a row is drawn from, the object stands for its logits (``row_sampler.LogitRow``), which stay
+    ``place`` is the slot's in the pass. While a row is drawn from, the object stands for its logits (``row_sampler.LogitRow``), which stay
     with the backend until they are asked for.
     """
 
-    __slots__ = ("_backend", "_drafts", "_index", "_output", "_position", "_run", "_slot")
+    __slots__ = ("_backend", "_drafts", "_index", "_output", "_place", "_position", "_run")
 
     def __init__(
         self,
         run: Run,
         backend: Backend,
         output: BackboneOutput,
-        slot: int,
+        place: int,
         position: int,
         drafts: Sequence[int],
     ) -> None:
         self._run, self._backend, self._output = run, backend, output
-        self._slot, self._position, self._drafts = slot, position, drafts
+        self._place, self._position, self._drafts = place, position, drafts
         self._index = 0
 
     def draw(self, row: int) -> int:
         """The target's token of row ``row``; call it in order."""
-        run, output, slot = self._run, self._output, self._slot
+        run, output, place = self._run, self._output, self._place
         self._index = row
-        values, ids = output.top_values[slot, row], output.top_ids[slot, row]
+        values, ids = output.top_values[place, row], output.top_ids[place, row]
         position = self._position + row
         if row < len(run.laws):
             token = run.sampler.draw_against(
@@ -55,10 +55,10 @@ class ChainRows:
 
     def full(self) -> FloatArray:
         """Host copy ``[V]`` of the row's logits."""
-        rows = self._backend.read_rows(self._output.logits, [(self._slot, self._index)])
+        rows = self._backend.read_rows(self._output.logits, [(self._place, self._index)])
         return np.asarray(rows[0])
 
     def entries(self, ids: IntArray) -> FloatArray:
         """Host copy of the logits of ``ids``."""
-        row = (self._slot, self._index)
+        row = (self._place, self._index)
         return self._backend.read_entries(self._output.logits, row, ids)

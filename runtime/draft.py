@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 import numpy as np
 
-from selfdraft.runtime.backend import (
-    Backend,
-    DeviceTensor,
-    FloatArray,
-    IntArray,
-    MtpOutput,
-    States,
-)
-from selfdraft.runtime.slots import SlotTable, StepArrays, StepPool
+from selfdraft.runtime.backend import Backend, FloatArray, IntArray, MtpOutput
+from selfdraft.runtime.slot_range import TapRows
+from selfdraft.runtime.slots import SlotTable, StepPool
 
 Chooser = Callable[[FloatArray, IntArray], int]
 """Picks a draft from the head's sorted candidates ``values, ids [C]``; called link by link."""
@@ -24,18 +18,17 @@ Chooser = Callable[[FloatArray, IntArray], int]
 class Drafter(Protocol):
     """Proposes tokens for the target to verify."""
 
-    def catch_up(self, hidden: DeviceTensor, num_rows: int) -> object:
-        """Take in the newest rows of the target: ``hidden [B, num_rows, H]`` of its last pass."""
+    def catch_up(self, rows: TapRows, slots: Iterable[int], *, leave: int = 0) -> object:
+        """Take in the newest ``rows`` of the target for these slots, but for the last ``leave``."""
         ...
 
     def propose(
         self,
-        hidden: DeviceTensor,
-        num_rows: int,
-        depths: Sequence[int],
+        rows: TapRows,
+        depths: Mapping[int, int],
         choosers: Mapping[int, Chooser] | None = None,
-    ) -> list[list[int]]:
-        """Catch up, then draft ``depths[b]`` tokens for each slot b.
+    ) -> dict[int, list[int]]:
+        """Catch up, then draft ``depths[slot]`` tokens for each slot.
 
         Drafts are the likeliest tokens, but for slots that have a chooser.
         """
@@ -49,86 +42,98 @@ class MtpDrafter:
     chain lie behind ``drafter_cached`` and are overwritten by the next ``catch_up``.
     """
 
-    def __init__(self, backend: Backend, states: States, slots: SlotTable) -> None:
+    def __init__(self, backend: Backend, slots: SlotTable) -> None:
         self._backend = backend
-        self._states = states
         self._slots = slots
-        self._catch_up_arrays = StepPool(slots.batch)
-        self._link = StepArrays(slots.batch, num_rows=1, num_logit_rows=1)
-        self._all_sparse = [0] * slots.batch
+        self._pool = StepPool()
 
-    def catch_up(self, hidden: DeviceTensor, num_rows: int) -> MtpOutput:
+    def catch_up(self, rows: TapRows, slots: Iterable[int], *, leave: int = 0) -> MtpOutput:
         """Run the head over the rows that the target has and it has not.
 
-        ``hidden [B, num_rows, H]`` of the target's last pass. The output's one row a slot is its
-        newest one, whose draft is the first of the next step. Slots that are not live idle.
+        ``rows`` of the target's last passes. The output's one row a slot is its newest one, whose
+        draft is the first of the next step. Slots that are not named idle.
         """
-        slots = self._slots
-        arrays = self._catch_up_arrays.get(num_rows)
-        counts = [0] * slots.batch
-        for slot, live in enumerate(slots.live):
-            start, end = slots.drafter_cached[slot], slots.cached[slot]
-            if not live or start == end:
+        table, span = self._slots, rows.span
+        arrays = self._pool.get(span.width, rows.num_rows)
+        counts = [0] * span.width
+        for slot in slots:
+            start, end = table.drafter_cached[slot], table.cached[slot] - leave
+            if start >= end:
                 continue
-            assert end - start <= num_rows, "the target ran twice without a catch-up"
-            counts[slot] = end - start
-            arrays.input_ids[slot, : end - start] = slots.tokens[slot][start + 1 : end + 1]
+            assert end - start <= rows.num_rows, "the target ran twice without a catch-up"
+            place = slot - span.first
+            counts[place] = end - start
+            arrays.input_ids[place, : end - start] = table.tokens[slot][start + 1 : end + 1]
         arrays.ask_last_rows(counts)
         step = arrays.fill(
-            past_len=slots.drafter_cached, row_count=counts, attend_all=slots.attend_all
+            past_len=span.part(table.drafter_cached),
+            row_count=counts,
+            attend_all=span.part(table.attend_all),
         )
-        output = self._backend.run_mtp(self._states, step, arrays.input_ids, hidden)
-        for slot, count in enumerate(counts):
-            slots.drafter_cached[slot] += count
+        output = self._backend.run_mtp(span.states, step, arrays.input_ids, rows.hidden)
+        for slot, count in zip(span.slots, counts, strict=True):
+            table.drafter_cached[slot] += count
         return output
 
     def propose(
         self,
-        hidden: DeviceTensor,
-        num_rows: int,
-        depths: Sequence[int],
+        rows: TapRows,
+        depths: Mapping[int, int],
         choosers: Mapping[int, Chooser] | None = None,
-    ) -> list[list[int]]:
-        """The first ``depths[b]`` drafts of each slot b."""
-        output = self.catch_up(hidden, num_rows)
-        chains: list[list[int]] = [[] for _ in depths]
-        for link in range(1, max(depths)):
-            step = self._link.fill(
-                past_len=[cached + link - 1 for cached in self._slots.drafter_cached],
-                row_count=[int(depth > link) for depth in depths],
-                attend_all=self._all_sparse,
+    ) -> dict[int, list[int]]:
+        """The first ``depths[slot]`` drafts of each slot."""
+        span = rows.span
+        output = self.catch_up(rows, depths)
+        chains = _Chains(depths, span.first)
+        past = span.part(self._slots.drafter_cached)
+        for link in range(1, max(depths.values())):
+            arrays = self._pool.get(span.width, 1)
+            arrays.ask_last_rows([1] * span.width)
+            step = arrays.fill(
+                past_len=[cached + link - 1 for cached in past],
+                row_count=[int(depths.get(slot, 0) > link) for slot in span.slots],
+                attend_all=[0] * span.width,
             )
-            fed = self._chosen(output, chains, depths, choosers) if choosers else output.draft_ids
-            following = self._backend.run_mtp(self._states, step, fed, output.hidden)
+            fed = self._chosen(output, chains, choosers) if choosers else output.draft_ids
+            following = self._backend.run_mtp(span.states, step, fed, output.hidden)
             # Read only now: the next link runs meanwhile where the backend works ahead.
             if not choosers:
-                self._lengthen(chains, depths, self._backend.to_host(output.draft_ids))
+                chains.lengthen(self._backend.to_host(output.draft_ids))
             output = following
         if choosers:
-            self._chosen(output, chains, depths, choosers)
+            self._chosen(output, chains, choosers)
         else:
-            self._lengthen(chains, depths, self._backend.to_host(output.draft_ids))
-        return chains
+            chains.lengthen(self._backend.to_host(output.draft_ids))
+        return chains.by_slot
 
     def _chosen(
-        self,
-        output: MtpOutput,
-        chains: list[list[int]],
-        depths: Sequence[int],
-        choosers: Mapping[int, Chooser],
+        self, output: MtpOutput, chains: _Chains, choosers: Mapping[int, Chooser]
     ) -> IntArray:
         """The drafts of one link ``[B, 1]``, added to the chains that want one more."""
         ids = np.array(self._backend.to_host(output.draft_ids))
         for slot, chooser in choosers.items():
-            if len(chains[slot]) < depths[slot]:
-                ids[slot, 0] = chooser(output.top_values[slot, 0], output.top_ids[slot, 0])
-        self._lengthen(chains, depths, ids)
+            if chains.wants(slot):
+                place = slot - chains.first
+                ids[place, 0] = chooser(output.top_values[place, 0], output.top_ids[place, 0])
+        chains.lengthen(ids)
         return ids
 
-    def _lengthen(
-        self, chains: list[list[int]], depths: Sequence[int], draft_ids: IntArray
-    ) -> None:
+
+class _Chains:
+    """Drafts of each slot, link by link."""
+
+    def __init__(self, depths: Mapping[int, int], first: int) -> None:
+        self._depths = depths
+        self.first = first
+        self.by_slot: dict[int, list[int]] = {slot: [] for slot in depths}
+
+    def wants(self, slot: int) -> bool:
+        """Whether the slot's chain is to be longer."""
+        return len(self.by_slot[slot]) < self._depths[slot]
+
+    def lengthen(self, draft_ids: IntArray) -> None:
         """Add the newest draft to the chain of each slot that wants one more."""
-        for slot, drafts in enumerate(draft_ids.tolist()):  # [B, 1]
-            if len(chains[slot]) < depths[slot]:
-                chains[slot] += drafts
+        ids = draft_ids.tolist()  # [B, 1]
+        for slot, chain in self.by_slot.items():
+            if self.wants(slot):
+                chain += ids[slot - self.first]

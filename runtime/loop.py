@@ -16,25 +16,22 @@ from typing import TYPE_CHECKING
 
 from selfdraft.errors import ConfigError
 from selfdraft.manifest import MAX_STEP_ROWS, RESERVE_SLOTS, capacity_for
-from selfdraft.runtime.adaptive.policy import DraftPolicy
-from selfdraft.runtime.attention_record import BlockCounter
-from selfdraft.runtime.backend import BackboneOutput, Backend, Step
+from selfdraft.runtime.adaptive.policy import BatchPolicy, DraftPolicy
+from selfdraft.runtime.backend import BackboneOutput, Backend
 from selfdraft.runtime.chain_rows import ChainRows
 from selfdraft.runtime.drafting import Drafting
-from selfdraft.runtime.loop_options import (
-    check_request,
-    checked,
-    checked_policy,
-    verify_arrays,
-)
-from selfdraft.runtime.prefill import SPARSE_CHUNK_ROWS, OnProgress, Prefill
+from selfdraft.runtime.loop_options import check_request, checked, checked_policy
+from selfdraft.runtime.prefill import SPARSE_CHUNK_ROWS, Chunk, OnProgress, Prefill
 from selfdraft.runtime.request import Request
 from selfdraft.runtime.result import GenerationResult, TokenEvent
 from selfdraft.runtime.run import Run, start_run
 from selfdraft.runtime.slot_cache import SlotCache
-from selfdraft.runtime.slot_checks import check_fits, check_states, checked_prefill_attention
-from selfdraft.runtime.slots import SlotTable, StepArrays
+from selfdraft.runtime.slot_checks import checked_prefill_attention
+from selfdraft.runtime.slot_range import SlotRange, SlotRanges, TapRows
+from selfdraft.runtime.slot_store import SlotStore
+from selfdraft.runtime.slots import SlotTable
 from selfdraft.runtime.step_audit import StepAudit
+from selfdraft.runtime.target_pass import TargetPass
 from selfdraft.runtime.telemetry.meter import Telemetry
 from selfdraft.runtime.verify import Rates, verdict_for
 
@@ -60,7 +57,7 @@ class DecodeLoop:
         backend: Backend,
         *,
         batch: int = 1,
-        drafts: int | DraftPolicy | None = None,
+        drafts: int | DraftPolicy | BatchPolicy | None = None,
         context_length: int | None = None,
         prefill_rows: int | None = None,
         prefill_attention: str = "dense",
@@ -88,31 +85,34 @@ class DecodeLoop:
         if self.prefill_attention == "sparse":
             usual_rows = min(usual_rows, SPARSE_CHUNK_ROWS)
         chunk_rows = checked("prefill_rows", prefill_rows, usual_rows, 1, limits.context_length)
-        self._least_rows = checked("step_rows", step_rows, 1, 1, MAX_STEP_ROWS)
+        least_rows = checked("step_rows", step_rows, 1, 1, MAX_STEP_ROWS)
         self._states = backend.allocate(batch=batch, capacity=capacity_for(self.context_length))
         assert self._states.capacity >= self.context_length + RESERVE_SLOTS
         self._slots = SlotTable(batch)
+        self._ranges = SlotRanges(backend, self._states)
+        self._store = SlotStore(backend, self._states, self._slots)
         self._synthetic = forced_acceptance is not None
         self._telemetry = None if self._synthetic else telemetry
         self._verdict, agrees = verdict_for(forced_acceptance)
         self._drafting: Drafting | None = None
         if self.drafts:
-            self._drafting = Drafting(backend, self._states, self._slots, policy, agrees)
+            self._drafting = Drafting(backend, self._slots, self._ranges, policy, agrees)
         self._prefill = Prefill(
             backend,
-            self._states,
             self._slots,
+            self._ranges,
             self._drafting.head if self._drafting else None,
             chunk_rows=chunk_rows,
             attention=self.prefill_attention,
             alike=not self._prompts_differ,
         )
-        self._blocks = BlockCounter(backend.manifest, backend=backend.name)
-        self._audit: StepAudit | None = None
+        audit = None
         if audit_every is not None:
-            self._audit = StepAudit(backend, self._states, self._slots, every=audit_every)
-        self._arrays: dict[int, StepArrays] = {}
+            audit = StepAudit(backend, self._slots, every=audit_every)
+        self._target = TargetPass(backend, self._slots, least_rows=least_rows, audit=audit)
         self._runs: list[Run | None] = [None] * batch
+        self._filling: set[int] = set()
+        """Slots whose prompt is being computed, chunk by chunk."""
 
     @property
     def batch(self) -> int:
@@ -130,11 +130,6 @@ class DecodeLoop:
         return self._tokenizer is not None
 
     @property
-    def vocab_size(self) -> int:
-        """Tokens that a prompt may hold lie below it."""
-        return self._backend.manifest.model.vocab_size
-
-    @property
     def state_bytes(self) -> int:
         """Caches of all slots."""
         return self._states.num_bytes
@@ -143,6 +138,11 @@ class DecodeLoop:
     def telemetry(self) -> Telemetry | None:
         """What its steps are counted by."""
         return self._telemetry
+
+    @property
+    def chunk_rows(self) -> int:
+        """Rows of a chunk of a prompt at most."""
+        return self._prefill.chunk_rows
 
     def tokens(self, slot: int) -> tuple[int, ...]:
         """Every token of a slot, prompt and reply; all but the last are in the cache."""
@@ -188,17 +188,7 @@ class DecodeLoop:
     def slot_cache(self, slot: int) -> SlotCache:
         """What a slot between requests holds; its arrays are valid until the next step."""
         self._check_idle(slot)
-        slots = self._slots
-        lengths = {"backbone": slots.cached[slot], "mtp": slots.drafter_cached[slot]}
-        arrays = self._backend.export_states(self._states, slot=slot, lengths=lengths)
-        return SlotCache(
-            tokens=self.tokens(slot),
-            cached=lengths["backbone"],
-            drafter_cached=lengths["mtp"],
-            prompt_rows=slots.prompt_rows[slot],
-            prefill=self.prefill_attention,
-            arrays=arrays,
-        )
+        return self._store.take_out(slot, self.prefill_attention)
 
     def restore(self, slot: int, cache: SlotCache) -> None:
         """Let ``slot`` hold ``cache``, as if it had computed it.
@@ -207,17 +197,17 @@ class DecodeLoop:
         ``BundleError`` for one whose states are other ones.
         """
         self._check_idle(slot)
-        check_fits(cache, self)
-        wanted = self._backend.export_states(self._states, slot=slot, lengths=cache.lengths)
-        check_states(cache.arrays, wanted)
+        self._store.check(slot, cache, self)
         self.reset(slot)
-        self._backend.import_states(
-            self._states, slot=slot, lengths=cache.lengths, arrays=cache.arrays
-        )
-        self._slots.tokens[slot] = list(cache.tokens)
-        self._slots.cached[slot] = cache.cached
-        self._slots.drafter_cached[slot] = cache.drafter_cached
-        self._slots.prompt_rows[slot] = cache.prompt_rows
+        self._store.put_in(slot, cache)
+
+    def copy_prefix(self, source: int, target: int, length: int) -> None:
+        """Let the idle slot ``target`` hold the first ``length`` tokens of ``source``, busy or not.
+
+        What ``source`` has in its caches is copied. Raises ``ConfigError`` for a busy target.
+        """
+        self._check_idle(target)
+        self._store.copy_prefix(source, target, length)
 
     def result(self, slot: int) -> GenerationResult:
         """The record of the slot's last request, finished or not."""
@@ -227,7 +217,7 @@ class DecodeLoop:
         return run.result(
             state_bytes=self._states.num_bytes,
             synthetic=self._synthetic,
-            attention=self._blocks.mode,
+            attention=self._target.mode,
             telemetry=self._telemetry.snapshot() if self._telemetry else None,
         )
 
@@ -244,24 +234,79 @@ class DecodeLoop:
         if not requests:
             raise ConfigError("there is no request to begin", hint="give at least one")
         for slot, request in requests.items():
-            self._check(slot, request)
+            self._check_slot(slot)
+            self._check_request(request)
         if self._drafting:
             self._drafting.settle()
         try:
             for slot, request in requests.items():
-                self._runs[slot] = self._start(slot, request)
+                self._start(slot, self.prepare(request))
                 self._slots.live[slot] = True
             prompts = {slot: len(request.prompt_ids) for slot, request in requests.items()}
-            output, num_rows = self._prefill.run(prompts, on_progress)
+            chunk = self._prefill.run(prompts, on_progress)
             if self._drafting:
-                self._drafting.take(output.hidden, num_rows, prompt=True)
-            events = [event for slot in requests for event in self._deliver(slot, output, [])]
+                self._drafting.take(chunk.taps, prompt=True)
+            events = [event for slot in requests for event in self._first(slot, chunk)]
         except BaseException:
             self._cancel_all(requests)
             raise
         elapsed = self._clock() - started
         for slot in requests:
             self._run(slot).prefill_s = elapsed
+        return events
+
+    def prepare(self, request: Request) -> Run:
+        """The record of a request to be, for ``admit``; from any thread.
+
+        Raises ``ConfigError`` or, for a prompt that leaves no room, ``ResourceError``.
+        """
+        self._check_request(request)
+        length = len(request.prompt_ids) + len(request.resumed_token_ids)
+        return start_run(
+            request,
+            self._backend.manifest,
+            room=self.context_length - length,
+            depth=self.drafts,
+            tokenizer=self._tokenizer,
+        )
+
+    def admit(self, slot: int, run: Run) -> int:
+        """Let ``slot`` take in what ``prepare`` made; ``fill`` computes its prompt.
+
+        Returns the number of tokens that its cache shares with the prompt. Raises ``ConfigError``
+        for a busy slot.
+        """
+        self._check_slot(slot)
+        if self._drafting:
+            self._drafting.begin(slot)
+        self._start(slot, run)
+        self._filling.add(slot)
+        return run.reused_tokens
+
+    def fill(self, slot: int, *, most: int | None = None) -> list[TokenEvent]:
+        """Compute the next chunk of an admitted slot's prompt, ``most`` rows of it at most.
+
+        With the last chunk the first token is drawn, and from then on ``step`` goes on with the slot;
+        until then nothing is delivered. Other slots may take steps in between. An error ends this
+        request alone.
+        """
+        run, started = self._run(slot), self._clock()
+        events: list[TokenEvent] = []
+        try:
+            if self._drafting:
+                self._drafting.hold()
+            most = self.chunk_rows if most is None else most
+            chunk = self._prefill.advance(slot, len(run.request.prompt_ids), most=most)
+            if chunk.last:
+                self._filling.remove(slot)
+                self._slots.live[slot] = True
+                events = self._first(slot, chunk)
+                if self._drafting and self._slots.live[slot]:
+                    self._drafting.joined(slot, chunk.taps)
+        except BaseException:
+            self.cancel(slot)
+            raise
+        run.prefill_s += self._clock() - started
         return events
 
     def step(self) -> list[TokenEvent]:
@@ -272,27 +317,23 @@ class DecodeLoop:
         started = self._clock()
         active = self.active
         runs = {slot: self._run(slot) for slot in active}
-        audited = self._audit.seconds if self._audit else 0.0
+        audited = self._target.audit_s
         events: list[TokenEvent] = []
         try:
-            drafts = self._drafting.propose(runs) if self._drafting else [[]] * self.batch
-            if self._audit:
-                self._audit.run_dense(active, [run.steps for run in runs.values()])
-            arrays = self._fill(active, drafts)
-            output = self._backend.run_backbone(self._states, arrays.step, arrays.input_ids)
+            span = self._ranges.covering(active)
+            drafts = self._drafting.propose(runs, span) if self._drafting else {}
+            planned = self._drafting.drafts if self._drafting else 0
+            output, rows = self._target.run(span, runs, drafts, num_rows=planned + 1)
             if self._drafting:
-                self._drafting.take(output.hidden, arrays.input_ids.shape[1])
-            self._record(arrays.step, active, drafts, output)
+                self._drafting.take(TapRows(output.hidden, rows, span))
             for slot in active:
-                events += self._deliver(slot, output, drafts[slot])
+                events += self._deliver(slot, output, drafts.get(slot, ()), span)
                 # The row of x_n and those of the accepted drafts are final.
                 self._slots.cached[slot] = len(self._slots.tokens[slot]) - 1
         except BaseException:
             self._cancel_all(active)
             raise
-        elapsed = self._clock() - started
-        if self._audit:
-            elapsed -= self._audit.seconds - audited
+        elapsed = self._clock() - started - (self._target.audit_s - audited)
         for run in runs.values():
             run.steps += 1
             run.decode_s += elapsed
@@ -304,16 +345,20 @@ class DecodeLoop:
 
     def _end_early(self, slot: int, kept: int | None) -> None:
         run = self._runs[slot]
-        if run is None or not (self._slots.live[slot] or kept is not None):
+        if run is None or not (self._is_busy(slot) or kept is not None):
             return
         if self._telemetry and kept is None:
             run.count_reply(self._telemetry)  # what was cut can go on, and is counted at its end
         self._slots.live[slot] = False
+        self._filling.discard(slot)
         count = run.end_early(kept)
         self._slots.truncate(slot, run.first_position + count)
 
+    def _is_busy(self, slot: int) -> bool:
+        return self._slots.live[slot] or slot in self._filling
+
     def _check_idle(self, slot: int) -> None:
-        if self._slots.live[slot]:
+        if self._is_busy(slot):
             raise ConfigError(f"slot {slot} is generating", hint="cancel or finish it first")
 
     def _cancel_all(self, slots: Iterable[int]) -> None:
@@ -321,78 +366,43 @@ class DecodeLoop:
         for slot in slots:
             self.cancel(slot)
 
-    def _check(self, slot: int, request: Request) -> None:
+    def _check_slot(self, slot: int) -> None:
         if not 0 <= slot < self.batch:
             raise ConfigError(
                 f"slot {slot} is none of this loop's {self.batch}",
                 hint=f"use slots 0 to {self.batch - 1}, or a loop with a larger batch",
             )
         self._check_idle(slot)
-        check_request(
-            request,
-            vocab_size=self._backend.manifest.model.vocab_size,
-            context_length=self.context_length,
-        )
 
-    def _start(self, slot: int, request: Request) -> Run:
+    def _check_request(self, request: Request) -> None:
+        vocab_size = self._backend.manifest.model.vocab_size
+        check_request(request, vocab_size=vocab_size, context_length=self.context_length)
+
+    def _start(self, slot: int, run: Run) -> None:
+        request = run.request
         tokens = (*request.prompt_ids, *request.resumed_token_ids)
-        reused = self.continue_from(slot, tokens, num_prompt=len(request.prompt_ids))
-        run = start_run(
-            request,
-            self._backend.manifest,
-            room=self.context_length - len(tokens),
-            reused_tokens=reused,
-            depth=self.drafts,
-            tokenizer=self._tokenizer,
-        )
+        run.reused_tokens = self.continue_from(slot, tokens, num_prompt=len(request.prompt_ids))
         if self._telemetry:
             temperature = run.sampler.law.temperature
             run.labels = self._telemetry.labels(request.task, run.verification, temperature)
-        return run
+        self._runs[slot] = run
 
     def _run(self, slot: int) -> Run:
         run = self._runs[slot]
         assert run is not None
         return run
 
-    def _fill(self, active: Sequence[int], drafts: list[list[int]]) -> StepArrays:
-        """The target's pass over ``[x_n, d_1..d_K]`` of every active slot."""
-        slots = self._slots
-        planned = self._drafting.drafts if self._drafting else 0
-        num_rows = max(planned + 1, self._least_rows)
-        if num_rows not in self._arrays:
-            self._arrays[num_rows] = verify_arrays(self.batch, num_rows)
-        arrays = self._arrays[num_rows]
-        counts = [0] * self.batch
-        for slot in active:
-            rows = [slots.tokens[slot][-1], *drafts[slot]]
-            arrays.input_ids[slot, : len(rows)] = rows
-            counts[slot] = len(rows)
-            slots.attend_all[slot] = 0
-        arrays.fill(past_len=slots.cached, row_count=counts, attend_all=slots.attend_all)
-        return arrays
-
-    def _record(
-        self, step: Step, active: Sequence[int], drafts: list[list[int]], output: BackboneOutput
-    ) -> None:
-        """Count what the step just run has read, and take in its audit."""
-        blocks = self._blocks.count(step, output)
-        for slot in active:
-            run = self._run(slot)
-            run.rows += len(drafts[slot]) + 1
-            run.blocks_read += blocks.read
-            run.blocks_in_use += blocks.in_use
-        if self._audit:
-            for slot, point in self._audit.compare(output, blocks).items():
-                self._run(slot).audit.append(point)
+    def _first(self, slot: int, chunk: Chunk) -> list[TokenEvent]:
+        """The token behind a prompt."""
+        return self._deliver(slot, chunk.output, (), chunk.span)
 
     def _deliver(
-        self, slot: int, output: BackboneOutput, drafts: Sequence[int]
+        self, slot: int, output: BackboneOutput, drafts: Sequence[int], span: SlotRange
     ) -> list[TokenEvent]:
         """Judge a slot's rows and commit what is delivered."""
         run, tokens = self._run(slot), self._slots.tokens[slot]
         position = len(tokens)
-        rows = ChainRows(run, self._backend, output, slot, position, drafts)
+        rows = ChainRows(run, self._backend, output, slot - span.first, position, drafts)
         chain = self._verdict(rows.draw, drafts, position=position, ends=run.ends())
         tokens += chain.tokens
         events = run.deliver(chain, slot=slot)

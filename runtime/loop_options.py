@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from selfdraft.errors import ConfigError, ResourceError
-from selfdraft.runtime.adaptive.policy import DraftPolicy, FixedDrafts
+from selfdraft.runtime.adaptive.policy import AllSlots, BatchPolicy, DraftPolicy, FixedDrafts
 from selfdraft.runtime.backend import Backend
 from selfdraft.runtime.request import Request
-from selfdraft.runtime.slots import StepArrays
 
 MAX_DRAFTS = 8
 
 
-def verify_arrays(batch: int, num_rows: int) -> StepArrays:
-    arrays = StepArrays(batch, num_rows=num_rows, num_logit_rows=num_rows)
-    arrays.step.row_index[:] = np.arange(num_rows)
-    return arrays
-
-
-def checked_policy(backend: Backend, drafts: int | DraftPolicy | None) -> DraftPolicy:
+def checked_policy(backend: Backend, drafts: int | DraftPolicy | BatchPolicy | None) -> BatchPolicy:
     """What decides on the drafts of a step; a number stands for itself."""
     has_mtp = backend.manifest.has_mtp
     most = drafts if drafts is None or isinstance(drafts, int) else drafts.most
@@ -29,7 +20,9 @@ def checked_policy(backend: Backend, drafts: int | DraftPolicy | None) -> DraftP
             hint="decode with drafts=0, or export a checkpoint that has one",
         )
     most = checked("drafts", most, int(has_mtp), 0, MAX_DRAFTS)
-    return FixedDrafts(most) if drafts is None or isinstance(drafts, int) else drafts
+    if drafts is None or isinstance(drafts, int):
+        return AllSlots(FixedDrafts(most))
+    return drafts if isinstance(drafts, BatchPolicy) else AllSlots(drafts)
 
 
 def checked(name: str, value: int | None, default: int, least: int, most: int) -> int:

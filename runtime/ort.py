@@ -7,10 +7,8 @@ a step costs no allocation and no copy. States are bound as input and output at 
 from __future__ import annotations
 
 import logging
-import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +28,7 @@ from selfdraft.runtime.backend import (
 )
 from selfdraft.runtime.embedding import load_table
 from selfdraft.runtime.graph_check import check_graph, check_graph_names
+from selfdraft.runtime.ort_buffers import Binding, HostTensor, OrtStates, new_buffer
 from selfdraft.runtime.slot_cache import used_parts, write_parts
 
 if TYPE_CHECKING:
@@ -42,78 +41,11 @@ INT4_ACCURACY_LEVEL = "4"
 LARGE_PASS_BYTES = 128 * 2**20
 """Attention weights of a pass from which the engine gives its memory back afterwards. Passes of a long
 prompt differ in shape, and an arena that keeps what each of them needed holds twice as much."""
-ALIGNMENT = 4096
-"""Bytes. Blocks are gathered from caches into buffers that the engine aligns to 64 bytes; where a copy's
-target lies 1 to 63 bytes behind its source within a page, as it may with an array as NumPy places it, some
-processors copy at little more than half their speed."""
 LONG_PASS_ROWS = 16
 """Rows from which a pass is a chunk of a prompt, whose shape comes once."""
 STEP_FIELDS = ("past_len", "row_count", "attend_all", "row_index")
-ONNX_BFLOAT16 = 16
-"""``TensorProto.BFLOAT16``."""
-BINDINGS_KEPT = 64
+BINDINGS_KEPT = 160
 """Bindings cached for each graph; one for every (batch, rows, logit rows, parity) in use."""
-
-
-@dataclass(slots=True, kw_only=True)
-class HostTensor:
-    """A NumPy buffer and the OrtValue that shares its memory."""
-
-    array: NDArray[Any]
-    value: Any
-
-    @classmethod
-    def zeros(cls, shape: tuple[int, ...], dtype: str) -> HostTensor:
-        return cls.of(_aligned_zeros(shape, np.dtype(dtype)))
-
-    @classmethod
-    def of(cls, array: NDArray[Any]) -> HostTensor:
-        import onnxruntime as ort
-
-        return cls(array=array, value=ort.OrtValue.ortvalue_from_numpy(array))
-
-    @classmethod
-    def of_bf16(cls, patterns: NDArray[np.uint16]) -> HostTensor:
-        import onnxruntime as ort
-
-        make = ort.OrtValue.ortvalue_from_numpy_with_onnx_type
-        return cls(array=patterns, value=make(patterns, ONNX_BFLOAT16))
-
-
-@dataclass(slots=True, kw_only=True)
-class OrtStates:
-    """Every state of both graphs, zero-initialised; owned by the backend that allocated it."""
-
-    batch: int
-    capacity: int
-    tensors: dict[str, HostTensor]
-    bindings: dict[tuple[Any, ...], Binding] = field(default_factory=dict)
-
-    @property
-    def num_bytes(self) -> int:
-        return sum(t.array.nbytes for t in self.tensors.values())
-
-    def addresses(self) -> dict[str, int]:
-        """Address of every state; they never change."""
-        return {name: int(t.value.data_ptr()) for name, t in self.tensors.items()}
-
-
-@dataclass(slots=True, kw_only=True)
-class Binding:
-    """One IO binding of a graph for fixed shapes, with its host buffers."""
-
-    io: Any
-    inputs: dict[str, HostTensor]
-    """Buffers of its own, the embedding and no states."""
-    outputs: dict[str, HostTensor]
-    rebound: dict[str, HostTensor] = field(default_factory=dict)
-    """Inputs that change their buffer between passes, as bound now."""
-
-    def rebind(self, name: str, tensor: HostTensor) -> None:
-        """Let the next pass read ``tensor``; costs little where it is bound already."""
-        if self.rebound.get(name) is not tensor:
-            self.io.bind_ortvalue_input(name, tensor.value)
-            self.rebound[name] = tensor
 
 
 class OrtBackend:
@@ -173,6 +105,10 @@ class OrtBackend:
             for state in graph.states
         }
         return OrtStates(batch=batch, capacity=capacity, tensors=tensors)
+
+    def narrow(self, states: OrtStates, *, first: int, count: int) -> OrtStates:
+        """Slots ``first`` to ``first + count`` of ``states``, in place."""
+        return states.narrow(first, count)
 
     def run_backbone(self, states: OrtStates, step: Step, input_ids: IntArray) -> BackboneOutput:
         """One pass of ``backbone.onnx``; outputs are views of bound buffers."""
@@ -278,22 +214,23 @@ class OrtBackend:
         self, name: str, states: OrtStates, step: Step, *, rows: int, turn: int = 0
     ) -> Binding:
         logit_rows = step.row_index.shape[1]
-        key = (name, rows, logit_rows, turn)
-        binding = states.bindings.get(key)
+        key = (name, states.batch, rows, logit_rows, turn)
+        binding = states.bindings.pop(key, None)
         if binding is None:
             if len(states.bindings) >= BINDINGS_KEPT:
-                states.bindings.pop(next(iter(states.bindings)))
+                states.bindings.pop(next(iter(states.bindings)))  # the one used longest ago
             sizes = {
                 "batch": states.batch,
                 "rows": rows,
                 "logit_rows": logit_rows,
                 "capacity": states.capacity,
             }
-            binding = self._new_binding(name, states, sizes)
-            states.bindings[key] = binding
+            binding = self._new_binding(name, sizes)
+        states.bindings[key] = binding
+        binding.use(states, self._manifest.graphs[name])
         return binding
 
-    def _new_binding(self, name: str, states: OrtStates, sizes: dict[str, int]) -> Binding:
+    def _new_binding(self, name: str, sizes: dict[str, int]) -> Binding:
         graph: GraphSpec = self._manifest.graphs[name]
         io = self._sessions[name].io_binding()
         inputs, outputs = {}, {}
@@ -303,28 +240,12 @@ class OrtBackend:
             if tensor.name in self._table:
                 inputs[tensor.name] = self._table[tensor.name]
             else:
-                inputs[tensor.name] = _buffer(tensor.shape, tensor.dtype, sizes)
+                inputs[tensor.name] = new_buffer(tensor.shape, tensor.dtype, sizes)
             io.bind_ortvalue_input(tensor.name, inputs[tensor.name].value)
         for tensor in graph.outputs:
-            outputs[tensor.name] = _buffer(tensor.shape, tensor.dtype, sizes)
+            outputs[tensor.name] = new_buffer(tensor.shape, tensor.dtype, sizes)
             io.bind_ortvalue_output(tensor.name, outputs[tensor.name].value)
-        for state in graph.states:
-            value = states.tensors[state.name].value
-            io.bind_ortvalue_input(state.input, value)
-            io.bind_ortvalue_output(state.output, value)
         return Binding(io=io, inputs=inputs, outputs=outputs)
-
-
-def _aligned_zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Zeros that begin at a multiple of ``ALIGNMENT``; pages are touched on first use."""
-    size = math.prod(shape) * dtype.itemsize
-    room = np.zeros(size + ALIGNMENT, np.uint8)
-    begin = -room.ctypes.data % ALIGNMENT
-    return room[begin : begin + size].view(dtype).reshape(shape)
-
-
-def _buffer(shape: tuple[int | str, ...], dtype: str, sizes: dict[str, int]) -> HostTensor:
-    return HostTensor.zeros(tuple(sizes[d] if isinstance(d, str) else d for d in shape), dtype)
 
 
 def _fill(binding: Binding, step: Step) -> None:

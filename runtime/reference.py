@@ -109,6 +109,19 @@ class ReferenceBackend:
             mtp=zeroed(self._mtp_layer) if self._mtp_layer else None,
         )
 
+    def narrow(self, states: ReferenceStates, *, first: int, count: int) -> ReferenceStates:
+        """Views of the states of slots ``first`` to ``first + count``."""
+
+        def part(layer: LayerStates) -> LayerStates:
+            return {name: array[first : first + count] for name, array in layer.items()}
+
+        return ReferenceStates(
+            batch=count,
+            capacity=states.capacity,
+            backbone=tuple(part(layer) for layer in states.backbone),
+            mtp=part(states.mtp) if states.mtp else None,
+        )
+
     def run_backbone(
         self, states: ReferenceStates, step: Step, input_ids: IntArray
     ) -> BackboneOutput:

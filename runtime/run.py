@@ -69,8 +69,9 @@ class Run:
     """Tokens it may deliver, the context's room included."""
     first_position: int
     """Absolute position of its first token."""
-    reused_tokens: int
     drafted: list[int]
+    reused_tokens: int = 0
+    """Leading tokens that its slot had in the caches."""
     labels: Labels | None = None
     """For telemetry; None where nothing is counted."""
     text: ReplyText | None = None
@@ -299,7 +300,6 @@ def start_run(
     manifest: Manifest,
     *,
     room: int,
-    reused_tokens: int,
     depth: int,
     tokenizer: Tokenizer | None = None,
 ) -> Run:
@@ -323,7 +323,6 @@ def start_run(
         end_ids=end_ids,
         max_tokens=limit,
         first_position=len(request.prompt_ids) + len(resumed),
-        reused_tokens=reused_tokens,
         drafted=[0] * depth,
         text=_reply_text(request, tokenizer),
     )

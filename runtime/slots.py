@@ -53,7 +53,7 @@ class SlotTable:
         again, for its logits. When drafting, both caches go back to one length: a row of the MTP
         cache depends on the token after it, and needs the hidden state of its own position.
         """
-        common = _common_prefix(self.tokens[slot], tokens)
+        common = common_prefix(self.tokens[slot], tokens)
         kept = min(self.cached[slot], common, max(len(tokens) - 1, 0))
         drafter_kept = min(self.drafter_cached[slot], max(common - 1, 0))
         if drafting:
@@ -99,22 +99,38 @@ class StepArrays:
 
 
 class StepPool:
-    """The ``StepArrays`` of passes with one logit row, by their number of rows."""
+    """The ``StepArrays`` of passes with one logit row, by their numbers of slots and rows."""
 
-    def __init__(self, batch: int) -> None:
-        self._batch = batch
-        self._arrays: dict[int, StepArrays] = {}
+    def __init__(self) -> None:
+        self._arrays: dict[tuple[int, int], StepArrays] = {}
 
-    def get(self, num_rows: int) -> StepArrays:
-        """Arrays for ``num_rows`` rows; the same object each time."""
-        arrays = self._arrays.get(num_rows)
+    def get(self, batch: int, num_rows: int) -> StepArrays:
+        """Arrays for ``num_rows`` rows of so many slots; the same object each time."""
+        arrays = self._arrays.get((batch, num_rows))
         if arrays is None:
-            arrays = StepArrays(self._batch, num_rows=num_rows, num_logit_rows=1)
-            self._arrays[num_rows] = arrays
+            arrays = StepArrays(batch, num_rows=num_rows, num_logit_rows=1)
+            self._arrays[batch, num_rows] = arrays
         return arrays
 
 
-def _common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
+class VerifyPool:
+    """The ``StepArrays`` of passes that want the logits of every row."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[tuple[int, int], StepArrays] = {}
+
+    def get(self, batch: int, num_rows: int) -> StepArrays:
+        """Arrays for ``num_rows`` rows of so many slots; the same object each time."""
+        arrays = self._arrays.get((batch, num_rows))
+        if arrays is None:
+            arrays = StepArrays(batch, num_rows=num_rows, num_logit_rows=num_rows)
+            arrays.step.row_index[:] = np.arange(num_rows)
+            self._arrays[batch, num_rows] = arrays
+        return arrays
+
+
+def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
+    """Leading tokens that both have."""
     for index, (a, b) in enumerate(zip(first, second, strict=False)):
         if a != b:
             return index

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 
 from selfdraft.errors import ConfigError, DeviceError
 from selfdraft.runtime.attention_record import BlockCounter, StepBlocks, sparse_layers
-from selfdraft.runtime.backend import BackboneOutput, Backend, FloatArray, States
+from selfdraft.runtime.backend import BackboneOutput, Backend, FloatArray
 from selfdraft.runtime.divergence import divergence
-from selfdraft.runtime.slots import SlotTable, StepArrays
+from selfdraft.runtime.slot_range import SlotRange
+from selfdraft.runtime.slots import SlotTable, StepPool
 
 REWRITTEN = ("kv", "summary")
 """Kinds of states in which a row that runs again replaces what it wrote before."""
@@ -40,7 +41,7 @@ class AuditPoint:
 class StepAudit:
     """Compares every ``every``-th decode step of each slot. Raises ``ConfigError``."""
 
-    def __init__(self, backend: Backend, states: States, slots: SlotTable, *, every: int) -> None:
+    def __init__(self, backend: Backend, slots: SlotTable, *, every: int) -> None:
         if every < 1:
             raise ConfigError(f"audit_every is {every}", hint="give it a value from 1")
         if not sparse_layers(backend.manifest):
@@ -63,35 +64,36 @@ class StepAudit:
             )
         self._backend = backend
         self._blocks = BlockCounter(backend.manifest, backend=backend.name)
-        self._states = states
         self._slots = slots
         self._every = every
-        self._arrays = StepArrays(slots.batch, num_rows=1, num_logit_rows=1)
-        self._arrays.step.attend_all[:] = 1
+        self._pool = StepPool()
         self._dense: dict[int, FloatArray] = {}
         self.seconds = 0.0
         """Time spent so far."""
 
-    def run_dense(self, active: Sequence[int], steps: Sequence[int]) -> None:
+    def run_dense(self, span: SlotRange, active: Sequence[int], steps: Sequence[int]) -> None:
         """Run the first row of the coming step densely in every slot that is due.
 
-        ``active`` slots and the ``steps`` each has taken. Call it right before the step.
+        ``active`` slots of ``span`` and the ``steps`` each has taken. Call it right before the step.
         """
         due = [s for s, taken in zip(active, steps, strict=True) if taken % self._every == 0]
         self._dense = {}
         if not due:
             return
         started = time.perf_counter()
-        step = self._arrays.step
-        step.past_len[:] = self._slots.cached
-        step.row_count[:] = 0
-        step.row_count[due] = 1
+        arrays = self._pool.get(span.width, 1)
         for slot in due:
-            self._arrays.input_ids[slot, 0] = self._slots.tokens[slot][-1]
-        output = self._backend.run_backbone(self._states, step, self._arrays.input_ids)
+            arrays.input_ids[slot - span.first, 0] = self._slots.tokens[slot][-1]
+        step = arrays.fill(
+            past_len=span.part(self._slots.cached),
+            row_count=[int(slot in due) for slot in span.slots],
+            attend_all=[1] * span.width,
+        )
+        output = self._backend.run_backbone(span.states, step, arrays.input_ids)
         self._check_dense(self._blocks.count(step, output))
-        rows = self._backend.read_rows(output.logits, [(slot, 0) for slot in due])
+        rows = self._backend.read_rows(output.logits, [(slot - span.first, 0) for slot in due])
         self._dense = dict(zip(due, rows, strict=True))
+        self._span = span
         self.seconds += time.perf_counter() - started
 
     def _check_dense(self, blocks: StepBlocks) -> None:
@@ -107,7 +109,8 @@ class StepAudit:
         if not self._dense:
             return {}
         started = time.perf_counter()
-        sparse = self._backend.read_rows(output.logits, [(slot, 0) for slot in self._dense])
+        first = self._span.first
+        sparse = self._backend.read_rows(output.logits, [(s - first, 0) for s in self._dense])
         points = {}
         for (slot, dense), row in zip(self._dense.items(), sparse, strict=True):
             found = divergence(dense, row)

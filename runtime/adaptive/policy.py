@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from selfdraft.runtime.adaptive.acceptance import AcceptanceEstimate
 from selfdraft.runtime.adaptive.costs import StepCosts
@@ -26,6 +26,12 @@ class StepPlan(NamedTuple):
     """Drafts of each slot at most."""
     resync: bool
     """The head catches up with the target, which drafts need; without it, rows are kept for later."""
+    depths: Mapping[int, int] | None = None
+    """Drafts of single slots, where they differ; none is above ``drafts``."""
+
+    def depth_of(self, slot: int) -> int:
+        """Drafts of ``slot``."""
+        return self.drafts if self.depths is None else self.depths.get(slot, self.drafts)
 
 
 class DraftPolicy(Protocol):
@@ -58,6 +64,56 @@ class DraftPolicy(Protocol):
     def note_step(self, drafts: int, seconds: float) -> None:
         """A step with so many drafts took ``seconds``."""
         ...
+
+
+@runtime_checkable
+class BatchPolicy(Protocol):
+    """A ``DraftPolicy`` that knows the slots; what differs is said here."""
+
+    @property
+    def most(self) -> int: ...
+
+    @property
+    def when_drawn(self) -> int: ...
+
+    @property
+    def clock(self) -> Callable[[], float]: ...
+
+    def begin(self, slot: int) -> None:
+        """A new request begins in ``slot``."""
+        ...
+
+    def plan(self, slots: Sequence[int], *, width: int) -> StepPlan:
+        """What the next step does, whose passes run over ``width`` slots, those at work among them."""
+        ...
+
+    def note_chain(self, slot: int, accepted: int, *, rejected: bool) -> None:
+        """The verdict on the chain of ``slot``."""
+        ...
+
+    def note_step(self, drafts: int, seconds: float) -> None:
+        """The step planned last had so many drafts and took ``seconds``."""
+        ...
+
+
+class AllSlots:
+    """A policy for all slots alike."""
+
+    def __init__(self, policy: DraftPolicy) -> None:
+        self.policy = policy
+        self.most, self.when_drawn, self.clock = policy.most, policy.when_drawn, policy.clock
+
+    def begin(self, slot: int) -> None:
+        pass
+
+    def plan(self, slots: Sequence[int], *, width: int) -> StepPlan:
+        return self.policy.plan()
+
+    def note_chain(self, slot: int, accepted: int, *, rejected: bool) -> None:
+        self.policy.note_chain(accepted, rejected=rejected)
+
+    def note_step(self, drafts: int, seconds: float) -> None:
+        self.policy.note_step(drafts, seconds)
 
 
 class FixedDrafts:

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from selfdraft.errors import ConfigError
 from selfdraft.runtime.loop import DecodeLoop
-from selfdraft.runtime.loop_options import check_request
 from selfdraft.runtime.memory import available_bytes, peak_rss_bytes
 from selfdraft.runtime.request import Request
 from selfdraft.runtime.result import TokenEvent
@@ -87,7 +86,7 @@ class Scheduler:
         """
         if timeout_s is not None and not timeout_s > 0:
             raise ConfigError(f"timeout_s is {timeout_s}", hint="give a number of seconds above 0")
-        self._check_possible(request)
+        self._loop.prepare(request)
         if timeout_s is None:
             timeout_s = self.options.request_timeout_s
         with self._lock:
@@ -158,10 +157,6 @@ class Scheduler:
             alive=alive,
             telemetry=loop.telemetry.snapshot() if loop.telemetry else None,
         )
-
-    def _check_possible(self, request: Request) -> None:
-        loop = self._loop
-        check_request(request, vocab_size=loop.vocab_size, context_length=loop.context_length)
 
     def _check_room(self, request: Request) -> None:
         options, free = self.options, self._loop.batch - len(self._running)

@@ -12,7 +12,7 @@ from support.random_drafts import RandomDrafts
 from support.scripted_backend import ScriptedBackend
 
 from selfdraft.runtime import kept_hidden
-from selfdraft.runtime.adaptive.policy import StepPlan
+from selfdraft.runtime.adaptive.policy import AllSlots, StepPlan
 from selfdraft.runtime.generation import Generation
 from selfdraft.runtime.loop import DecodeLoop
 from selfdraft.runtime.request import Request
@@ -176,13 +176,14 @@ def test_the_head_rests_and_catches_up_when_its_rows_are_full(
     noisy: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loop = DecodeLoop(noisy, drafts=Scheduled(REST, StepPlan(1, True)))
-    loop._drafting._policy = policy = Scheduled(REST)  # type: ignore[union-attr]
+    policy = Scheduled(REST)
+    loop._drafting._policy = AllSlots(policy)  # type: ignore[union-attr]
     passes: list[int] = []
     inner = loop._drafting.head.catch_up  # type: ignore[union-attr]
 
-    def counted(hidden: Any, num_rows: int) -> Any:
-        passes.append(num_rows)
-        return inner(hidden, num_rows)
+    def counted(rows: Any, slots: Any) -> Any:
+        passes.append(rows.num_rows)
+        return inner(rows, slots)
 
     monkeypatch.setattr(loop._drafting.head, "catch_up", counted)  # type: ignore[union-attr]
     loop.begin({0: Request(prompt_ids=PROMPTS[0], max_tokens=100)})

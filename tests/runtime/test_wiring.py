@@ -5,6 +5,7 @@ The crafted head predicts the target exactly, so that right wiring accepts every
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
 
@@ -12,11 +13,12 @@ import numpy as np
 import pytest
 
 from selfdraft.runtime import drafting
-from selfdraft.runtime.backend import DeviceTensor, MtpOutput
+from selfdraft.runtime.backend import MtpOutput
 from selfdraft.runtime.draft import MtpDrafter
 from selfdraft.runtime.generation import generate
 from selfdraft.runtime.loop import DecodeLoop
 from selfdraft.runtime.request import Request
+from selfdraft.runtime.slot_range import TapRows
 
 WIRINGS = [
     {"tap": tap, "concat": concat, "recycle": tap}
@@ -116,13 +118,14 @@ class _OnlyNewestRow(MtpDrafter):
 
     prompt_rows: int
 
-    def catch_up(self, hidden: DeviceTensor, num_rows: int) -> MtpOutput:
-        slots = self._slots
-        pending = int(slots.cached[0] - slots.drafter_cached[0])
-        if slots.attend_all[0] != self.prompt_rows:
-            return super().catch_up(hidden, num_rows)
-        slots.drafter_cached[0] += pending - 1
-        return super().catch_up(hidden[:, pending - 1 : pending], 1)
+    def catch_up(self, rows: TapRows, slots: Iterable[int], *, leave: int = 0) -> MtpOutput:
+        table = self._slots
+        pending = int(table.cached[0] - table.drafter_cached[0])
+        if table.attend_all[0] != self.prompt_rows:
+            return super().catch_up(rows, slots, leave=leave)
+        table.drafter_cached[0] += pending - 1
+        newest = rows._replace(hidden=rows.hidden[:, pending - 1 : pending], num_rows=1)
+        return super().catch_up(newest, slots)
 
 
 class SkipsResync(_OnlyNewestRow):
