@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING
 from selfdraft.errors import ConfigError
 from selfdraft.manifest import MAX_STEP_ROWS, RESERVE_SLOTS, capacity_for
 from selfdraft.runtime.adaptive.policy import BatchPolicy, DraftPolicy
-from selfdraft.runtime.backend import BackboneOutput, Backend
-from selfdraft.runtime.chain_rows import ChainRows
+from selfdraft.runtime.backend import Backend
 from selfdraft.runtime.drafting import Drafting
+from selfdraft.runtime.judge import Judge
 from selfdraft.runtime.loop_options import check_request, checked, checked_policy
-from selfdraft.runtime.prefill import SPARSE_CHUNK_ROWS, Chunk, OnProgress, Prefill
+from selfdraft.runtime.prefill import SPARSE_CHUNK_ROWS, OnProgress, Prefill
 from selfdraft.runtime.request import Request
 from selfdraft.runtime.result import GenerationResult, TokenEvent
 from selfdraft.runtime.run import Run, start_run
 from selfdraft.runtime.slot_cache import SlotCache
 from selfdraft.runtime.slot_checks import checked_prefill_attention
-from selfdraft.runtime.slot_range import SlotRange, SlotRanges, TapRows
+from selfdraft.runtime.slot_range import SlotRanges, TapRows
 from selfdraft.runtime.slot_store import SlotStore
 from selfdraft.runtime.slots import SlotTable
 from selfdraft.runtime.step_audit import StepAudit
@@ -79,21 +79,23 @@ class DecodeLoop:
             "context_length", context_length, limits.context_length, 2, limits.context_length
         )
         self.prefill_attention = checked_prefill_attention(backend.manifest, prefill_attention)
-        sparse = backend.manifest.attention is not None
-        self._prompts_differ = sparse and self.prefill_attention == "dense"
-        usual_rows = limits.prefill_rows
-        if self.prefill_attention == "sparse":
-            usual_rows = min(usual_rows, SPARSE_CHUNK_ROWS)
+        # Prompts attend densely then, decode steps of a sparse bundle do not.
+        differ = backend.manifest.attention is not None and self.prefill_attention == "dense"
+        sparse = self.prefill_attention == "sparse"
+        usual_rows = min(limits.prefill_rows, SPARSE_CHUNK_ROWS if sparse else limits.prefill_rows)
         chunk_rows = checked("prefill_rows", prefill_rows, usual_rows, 1, limits.context_length)
         least_rows = checked("step_rows", step_rows, 1, 1, MAX_STEP_ROWS)
         self._states = backend.allocate(batch=batch, capacity=capacity_for(self.context_length))
         assert self._states.capacity >= self.context_length + RESERVE_SLOTS
         self._slots = SlotTable(batch)
         self._ranges = SlotRanges(backend, self._states)
-        self._store = SlotStore(backend, self._states, self._slots)
+        self._store = SlotStore(
+            backend, self._states, self._slots, drafting=self.drafts > 0, prompts_differ=differ
+        )
         self._synthetic = forced_acceptance is not None
         self._telemetry = None if self._synthetic else telemetry
-        self._verdict, agrees = verdict_for(forced_acceptance)
+        verdict, agrees = verdict_for(forced_acceptance)
+        self._judge = Judge(backend, self._slots, verdict=verdict, telemetry=self._telemetry)
         self._drafting: Drafting | None = None
         if self.drafts:
             self._drafting = Drafting(backend, self._slots, self._ranges, policy, agrees)
@@ -104,11 +106,11 @@ class DecodeLoop:
             self._drafting.head if self._drafting else None,
             chunk_rows=chunk_rows,
             attention=self.prefill_attention,
-            alike=not self._prompts_differ,
+            alike=not differ,
         )
-        audit = None
-        if audit_every is not None:
-            audit = StepAudit(backend, self._slots, every=audit_every)
+        audit = (
+            StepAudit(backend, self._slots, every=audit_every) if audit_every is not None else None
+        )
         self._target = TargetPass(backend, self._slots, least_rows=least_rows, audit=audit)
         self._runs: list[Run | None] = [None] * batch
         self._filling: set[int] = set()
@@ -130,6 +132,11 @@ class DecodeLoop:
         return self._tokenizer is not None
 
     @property
+    def caches_grow(self) -> bool:
+        """Whether the system gives memory to the caches as they fill; else it is taken already."""
+        return self._backend.name != "tensorrt"
+
+    @property
     def state_bytes(self) -> int:
         """Caches of all slots."""
         return self._states.num_bytes
@@ -144,6 +151,14 @@ class DecodeLoop:
         """Rows of a chunk of a prompt at most."""
         return self._prefill.chunk_rows
 
+    def is_busy(self, slot: int) -> bool:
+        """Whether a request is at work in it."""
+        return self._slots.live[slot] or slot in self._filling
+
+    def num_cached(self, slot: int) -> int:
+        """Tokens in the slot's cache."""
+        return self._slots.cached[slot]
+
     def tokens(self, slot: int) -> tuple[int, ...]:
         """Every token of a slot, prompt and reply; all but the last are in the cache."""
         return tuple(self._slots.tokens[slot])
@@ -157,15 +172,11 @@ class DecodeLoop:
         Caches are cut back to what both have in common. Raises ``ConfigError`` for a busy slot.
         """
         self._check_idle(slot)
-        if num_prompt is None:
-            num_prompt = len(token_ids)
-        return self._slots.rewind(
-            slot,
-            token_ids,
-            drafting=self.drafts > 0,
-            # Prompts attend densely here, decode steps of a sparse bundle do not.
-            num_prompt=num_prompt if self._prompts_differ else None,
-        )
+        return self._store.rewind(slot, token_ids, num_prompt=num_prompt)
+
+    def shared_tokens(self, slot: int, token_ids: Sequence[int], *, num_prompt: int) -> int:
+        """What ``continue_from`` would return for ``slot``, busy or not; nothing changes."""
+        return self._store.shared(slot, token_ids, num_prompt=num_prompt)
 
     def reset(self, slot: int) -> None:
         """Forget a slot's tokens, and end its request."""
@@ -230,29 +241,30 @@ class DecodeLoop:
         Raises ``ConfigError`` or, for a prompt that leaves no room, ``ResourceError``. After any
         error none of these requests runs.
         """
-        started = self._clock()
+        started, events = self._clock(), list[TokenEvent]()
         if not requests:
             raise ConfigError("there is no request to begin", hint="give at least one")
-        for slot, request in requests.items():
+        for slot in requests:
             self._check_slot(slot)
-            self._check_request(request)
+        runs = {slot: self.prepare(request) for slot, request in requests.items()}
         if self._drafting:
             self._drafting.settle()
         try:
-            for slot, request in requests.items():
-                self._start(slot, self.prepare(request))
+            for slot, run in runs.items():
+                self._start(slot, run)
                 self._slots.live[slot] = True
             prompts = {slot: len(request.prompt_ids) for slot, request in requests.items()}
             chunk = self._prefill.run(prompts, on_progress)
             if self._drafting:
                 self._drafting.take(chunk.taps, prompt=True)
-            events = [event for slot in requests for event in self._first(slot, chunk)]
+            for slot, run in runs.items():
+                events += self._judge.deliver(slot, run, chunk.output, chunk.span, ())
         except BaseException:
             self._cancel_all(requests)
             raise
         elapsed = self._clock() - started
-        for slot in requests:
-            self._run(slot).prefill_s = elapsed
+        for run in runs.values():
+            run.prefill_s = elapsed
         return events
 
     def prepare(self, request: Request) -> Run:
@@ -260,12 +272,13 @@ class DecodeLoop:
 
         Raises ``ConfigError`` or, for a prompt that leaves no room, ``ResourceError``.
         """
-        self._check_request(request)
+        manifest, context = self._backend.manifest, self.context_length
+        check_request(request, vocab_size=manifest.model.vocab_size, context_length=context)
         length = len(request.prompt_ids) + len(request.resumed_token_ids)
         return start_run(
             request,
-            self._backend.manifest,
-            room=self.context_length - length,
+            manifest,
+            room=context - length,
             depth=self.drafts,
             tokenizer=self._tokenizer,
         )
@@ -300,7 +313,7 @@ class DecodeLoop:
             if chunk.last:
                 self._filling.remove(slot)
                 self._slots.live[slot] = True
-                events = self._first(slot, chunk)
+                events = self._judge.deliver(slot, run, chunk.output, chunk.span, ())
                 if self._drafting and self._slots.live[slot]:
                     self._drafting.joined(slot, chunk.taps)
         except BaseException:
@@ -326,8 +339,8 @@ class DecodeLoop:
             output, rows = self._target.run(span, runs, drafts, num_rows=planned + 1)
             if self._drafting:
                 self._drafting.take(TapRows(output.hidden, rows, span))
-            for slot in active:
-                events += self._deliver(slot, output, drafts.get(slot, ()), span)
+            for slot, run in runs.items():
+                events += self._judge.deliver(slot, run, output, span, drafts.get(slot, ()))
                 # The row of x_n and those of the accepted drafts are final.
                 self._slots.cached[slot] = len(self._slots.tokens[slot]) - 1
         except BaseException:
@@ -345,7 +358,7 @@ class DecodeLoop:
 
     def _end_early(self, slot: int, kept: int | None) -> None:
         run = self._runs[slot]
-        if run is None or not (self._is_busy(slot) or kept is not None):
+        if run is None or not (self.is_busy(slot) or kept is not None):
             return
         if self._telemetry and kept is None:
             run.count_reply(self._telemetry)  # what was cut can go on, and is counted at its end
@@ -354,11 +367,8 @@ class DecodeLoop:
         count = run.end_early(kept)
         self._slots.truncate(slot, run.first_position + count)
 
-    def _is_busy(self, slot: int) -> bool:
-        return self._slots.live[slot] or slot in self._filling
-
     def _check_idle(self, slot: int) -> None:
-        if self._is_busy(slot):
+        if self.is_busy(slot):
             raise ConfigError(f"slot {slot} is generating", hint="cancel or finish it first")
 
     def _cancel_all(self, slots: Iterable[int]) -> None:
@@ -374,10 +384,6 @@ class DecodeLoop:
             )
         self._check_idle(slot)
 
-    def _check_request(self, request: Request) -> None:
-        vocab_size = self._backend.manifest.model.vocab_size
-        check_request(request, vocab_size=vocab_size, context_length=self.context_length)
-
     def _start(self, slot: int, run: Run) -> None:
         request = run.request
         tokens = (*request.prompt_ids, *request.resumed_token_ids)
@@ -391,26 +397,3 @@ class DecodeLoop:
         run = self._runs[slot]
         assert run is not None
         return run
-
-    def _first(self, slot: int, chunk: Chunk) -> list[TokenEvent]:
-        """The token behind a prompt."""
-        return self._deliver(slot, chunk.output, (), chunk.span)
-
-    def _deliver(
-        self, slot: int, output: BackboneOutput, drafts: Sequence[int], span: SlotRange
-    ) -> list[TokenEvent]:
-        """Judge a slot's rows and commit what is delivered."""
-        run, tokens = self._run(slot), self._slots.tokens[slot]
-        position = len(tokens)
-        rows = ChainRows(run, self._backend, output, slot - span.first, position, drafts)
-        chain = self._verdict(rows.draw, drafts, position=position, ends=run.ends())
-        tokens += chain.tokens
-        events = run.deliver(chain, slot=slot)
-        if run.finish_reason is not None:
-            if self._telemetry:
-                run.count_reply(self._telemetry)
-            self._slots.live[slot] = False
-            length = run.first_position + len(run.tokens)
-            if length < len(tokens):  # a stop string, whose tokens are not delivered
-                self._slots.truncate(slot, length)
-        return events

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from selfdraft.runtime.backend import Backend, States
 from selfdraft.runtime.slot_cache import PrefillAttention, SlotCache
 from selfdraft.runtime.slot_checks import Capabilities, check_fits, check_states
@@ -9,10 +11,38 @@ from selfdraft.runtime.slots import SlotTable
 
 
 class SlotStore:
-    """Caches and lengths of one loop's slots."""
+    """Caches and lengths of one loop's slots.
 
-    def __init__(self, backend: Backend, states: States, slots: SlotTable) -> None:
+    ``drafting``: the head's cache has to hold what the backbone's does. ``prompts_differ``: a prefill
+    computes other rows than decode steps would.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        states: States,
+        slots: SlotTable,
+        *,
+        drafting: bool,
+        prompts_differ: bool,
+    ) -> None:
         self._backend, self._states, self._slots = backend, states, slots
+        self._drafting, self._prompts_differ = drafting, prompts_differ
+
+    def rewind(self, slot: int, tokens: Sequence[int], *, num_prompt: int | None = None) -> int:
+        """``SlotTable.rewind``, as this loop needs it; ``num_prompt`` None: all are a prompt."""
+        prompt = self._prompt(tokens, num_prompt)
+        return self._slots.rewind(slot, tokens, drafting=self._drafting, num_prompt=prompt)
+
+    def shared(self, slot: int, tokens: Sequence[int], *, num_prompt: int | None = None) -> int:
+        """What ``rewind`` would keep; nothing changes."""
+        prompt = self._prompt(tokens, num_prompt)
+        return self._slots.shared(slot, tokens, drafting=self._drafting, num_prompt=prompt)
+
+    def _prompt(self, tokens: Sequence[int], num_prompt: int | None) -> int | None:
+        if not self._prompts_differ:
+            return None
+        return len(tokens) if num_prompt is None else num_prompt
 
     def take_out(self, slot: int, prefill: PrefillAttention) -> SlotCache:
         """What a slot holds; the arrays are valid until the next step."""
@@ -46,13 +76,17 @@ class SlotStore:
         slots.prompt_rows[slot] = cache.prompt_rows
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
-        """Let ``target`` hold the first ``length`` tokens of ``source``, as far as its caches go."""
+        """Let ``target`` hold what ``source`` has in its caches of its first ``length`` tokens.
+
+        The token behind them comes along: the last row of the MTP cache depends on it.
+        """
         slots = self._slots
         cached = min(slots.cached[source], length)
         lengths = {"backbone": cached, "mtp": min(slots.drafter_cached[source], cached)}
         arrays = self._backend.export_states(self._states, slot=source, lengths=lengths)
+        slots.rewind(target, (), drafting=False)  # should the copy fail, it holds nothing
         self._backend.import_states(self._states, slot=target, lengths=lengths, arrays=arrays)
-        slots.tokens[target] = slots.tokens[source][:length]
+        slots.tokens[target] = slots.tokens[source][: length + 1]
         slots.cached[target] = cached
         slots.drafter_cached[target] = lengths["mtp"]
         slots.prompt_rows[target] = min(slots.prompt_rows[source], cached)

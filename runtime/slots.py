@@ -53,6 +53,24 @@ class SlotTable:
         again, for its logits. When drafting, both caches go back to one length: a row of the MTP
         cache depends on the token after it, and needs the hidden state of its own position.
         """
+        kept, drafter_kept = self._kept(slot, tokens, drafting, num_prompt)
+        # Lengths first: a cache may hold less than the tokens, never more.
+        self.cached[slot] = kept
+        self.drafter_cached[slot] = min(drafter_kept, kept)
+        self.prompt_rows[slot] = min(self.prompt_rows[slot], kept)
+        self.tokens[slot] = list(tokens)
+        return kept
+
+    def shared(
+        self, slot: int, tokens: Sequence[int], *, drafting: bool, num_prompt: int | None = None
+    ) -> int:
+        """Leading tokens whose rows ``rewind`` would keep; nothing changes."""
+        return self._kept(slot, tokens, drafting, num_prompt)[0]
+
+    def _kept(
+        self, slot: int, tokens: Sequence[int], drafting: bool, num_prompt: int | None
+    ) -> tuple[int, int]:
+        """Rows of both caches that can stay when ``slot`` comes to hold ``tokens``."""
         common = common_prefix(self.tokens[slot], tokens)
         kept = min(self.cached[slot], common, max(len(tokens) - 1, 0))
         drafter_kept = min(self.drafter_cached[slot], max(common - 1, 0))
@@ -60,12 +78,7 @@ class SlotTable:
             kept = min(kept, drafter_kept)
         if num_prompt is not None and num_prompt != self.prompt_rows[slot]:
             kept = min(kept, self.prompt_rows[slot], num_prompt)
-        # Lengths first: a cache may hold less than the tokens, never more.
-        self.cached[slot] = kept
-        self.drafter_cached[slot] = min(drafter_kept, kept)
-        self.prompt_rows[slot] = min(self.prompt_rows[slot], kept)
-        self.tokens[slot] = list(tokens)
-        return kept
+        return kept, drafter_kept
 
 
 class StepArrays:
@@ -131,7 +144,12 @@ class VerifyPool:
 
 def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
     """Leading tokens that both have."""
-    for index, (a, b) in enumerate(zip(first, second, strict=False)):
-        if a != b:
+    length = min(len(first), len(second))
+    # Whole blocks at a time: prompts of 100,000 tokens are held against every slot.
+    start = 0
+    while start < length and list(first[start : start + 512]) == list(second[start : start + 512]):
+        start += 512
+    for index in range(start, length):
+        if first[index] != second[index]:
             return index
-    return min(len(first), len(second))
+    return length

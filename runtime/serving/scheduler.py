@@ -1,19 +1,25 @@
-"""Which request runs in which slot, and when: the part of a service that knows no threads."""
+"""Which request runs in which slot, and when: the part of a service that knows no threads.
+
+A round gives up what is cancelled or late, lets waiting requests join free slots in the order they
+came, computes one chunk of one prompt (those that are being computed take turns), and takes one decode
+step of every slot that has its prompt. Chunks are cut so that the step comes in time.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
 from selfdraft.errors import ConfigError
 from selfdraft.runtime.loop import DecodeLoop
-from selfdraft.runtime.memory import available_bytes, peak_rss_bytes
+from selfdraft.runtime.memory import available_bytes
 from selfdraft.runtime.request import Request
 from selfdraft.runtime.result import TokenEvent
+from selfdraft.runtime.serving.admission import Admission, Available
 from selfdraft.runtime.serving.events import (
     Closing,
     Finished,
@@ -23,7 +29,9 @@ from selfdraft.runtime.serving.events import (
     TimedOut,
 )
 from selfdraft.runtime.serving.options import ServingOptions
-from selfdraft.runtime.serving.snapshot import ServiceSnapshot
+from selfdraft.runtime.serving.pace import Pace
+from selfdraft.runtime.serving.placement import place
+from selfdraft.runtime.serving.snapshot import Counters, ServiceSnapshot, take_snapshot
 from selfdraft.runtime.serving.ticket import OnEvent, Ticket
 
 
@@ -37,8 +45,8 @@ class Delivery(NamedTuple):
 class Scheduler:
     """Runs requests in the slots of ``loop``: they join and leave between steps.
 
-    ``submit`` may be called from any thread; ``step`` and everything that it does belong to one.
-    ``clock``: monotonic seconds.
+    ``submit`` and ``snapshot`` may be called from any thread; ``step`` and everything that it does
+    belong to one. ``clock``: monotonic seconds. ``available``: bytes of memory that are free.
     """
 
     def __init__(
@@ -47,29 +55,28 @@ class Scheduler:
         options: ServingOptions | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
+        available: Available = available_bytes,
     ) -> None:
         self._loop = loop
         self.options = options or ServingOptions()
         self.clock = clock
+        self._admission = Admission(loop, self.options, available=available)
+        self._pace = Pace(self.options.target_gap_ms / 1e3)
         self._lock = threading.Lock()
-        """Guards what ``submit`` and ``snapshot`` touch from other threads."""
+        """Guards the queue and the slots, which ``submit`` and ``snapshot`` read from other threads."""
         self._waiting: deque[Ticket] = deque()
         self._running: dict[int, Ticket] = {}
+        self._filling: deque[int] = deque()
+        """Slots whose prompt is being computed; the first one is next."""
+        self._last_use = [0.0] * loop.batch
         self._numbers = 0
         self._closing = False
-        self._finished: Counter[Outcome] = Counter()
-        self._refused = self._generated = self._prompt = self._reused = self._steps = 0
-        self._step_s: float | None = None
+        self._counters = Counters()
 
     @property
     def has_work(self) -> bool:
         """Whether ``step`` would do anything."""
         return bool(self._waiting or self._running)
-
-    @property
-    def closing(self) -> bool:
-        """No new request is taken in."""
-        return self._closing
 
     def submit(
         self,
@@ -86,20 +93,17 @@ class Scheduler:
         """
         if timeout_s is not None and not timeout_s > 0:
             raise ConfigError(f"timeout_s is {timeout_s}", hint="give a number of seconds above 0")
-        self._loop.prepare(request)
-        if timeout_s is None:
-            timeout_s = self.options.request_timeout_s
+        # Grammars and the like are made here, so that running streams do not wait for them.
+        run = self._loop.prepare(request)
         with self._lock:
-            if self._closing:
-                raise Closing
             self._check_room(request)
             self._numbers += 1
             ticket = Ticket(
                 self._numbers,
-                request,
+                run,
                 on_event=on_event,
                 submitted_at=self.clock(),
-                timeout_s=timeout_s,
+                timeout_s=self.options.request_timeout_s if timeout_s is None else timeout_s,
                 wake=wake,
             )
             self._waiting.append(ticket)
@@ -111,13 +115,15 @@ class Scheduler:
             self._closing = True
 
     def step(self) -> list[Delivery]:
-        """Give up what is cancelled or late, let requests join, and run one step of those in slots.
+        """One round; what it has to tell.
 
-        An error of a step ends the requests that ran in it, and is told to each of them.
+        An error of a chunk or a step ends the requests that ran in it, and is told to each of them.
         """
         deliveries = [*self._give_up()]
         while self._waiting and len(self._running) < self._loop.batch:
             deliveries += self._join()
+        if self._filling:
+            deliveries += self._fill()
         if self._loop.active:
             deliveries += self._decode()
         return deliveries
@@ -130,71 +136,48 @@ class Scheduler:
 
     def snapshot(self, *, alive: bool = True) -> ServiceSnapshot:
         """Numbers of now; from any thread."""
-        loop = self._loop
         with self._lock:
             waiting, running = list(self._waiting), dict(self._running)
-        cached = sum(len(loop.tokens(slot)) for slot in running)
-        return ServiceSnapshot(
-            slots=loop.batch,
-            running=len(running),
-            prefilling=sum(ticket.first_token_at is None for ticket in running.values()),
-            waiting=len(waiting),
-            waiting_tokens=sum(ticket.num_tokens for ticket in waiting),
-            context_length=loop.context_length,
-            cached_tokens=cached,
-            cache_use=cached / (loop.batch * loop.context_length),
-            state_bytes=loop.state_bytes,
-            peak_rss_bytes=peak_rss_bytes(),
-            available_bytes=available_bytes(),
-            prompt_tokens=self._prompt,
-            reused_tokens=self._reused,
-            generated_tokens=self._generated,
-            steps=self._steps,
-            finished=dict(self._finished),
-            refused=self._refused,
-            step_ms=None if self._step_s is None else 1e3 * self._step_s,
+        return take_snapshot(
+            self._loop,
+            self._counters,
+            waiting=waiting,
+            running=running,
+            step_s=self._pace.step_s,
             closing=self._closing,
             alive=alive,
-            telemetry=loop.telemetry.snapshot() if loop.telemetry else None,
         )
 
     def _check_room(self, request: Request) -> None:
-        options, free = self.options, self._loop.batch - len(self._running)
-        problem = None
-        if len(self._waiting) >= options.max_waiting + free:
-            problem = f"{len(self._waiting)} requests wait already"
-        elif options.max_waiting_tokens is not None:
-            tokens = len(request.prompt_ids) + sum(ticket.num_tokens for ticket in self._waiting)
-            if self._waiting and tokens > options.max_waiting_tokens:
-                problem = f"{tokens} tokens of prompts would wait"
-        if problem is not None:
-            self._refused += 1
-            raise Overloaded(problem, retry_after_s=self._retry_after_s())
-
-    def _retry_after_s(self) -> float:
-        """A guess of when a place in the queue comes free."""
-        return 1.0
+        if self._closing:
+            raise Closing
+        shortage = self._admission.shortage(
+            request,
+            waiting=[ticket.request for ticket in self._waiting],
+            running=[ticket.request for ticket in self._running.values()],
+        )
+        if shortage is not None:
+            self._counters.refused += 1
+            retry_after_s = self._admission.retry_after_s(len(self._waiting))
+            raise Overloaded(shortage, retry_after_s=retry_after_s)
 
     def _give_up(self) -> Iterator[Delivery]:
         now = self.clock()
         with self._lock:
-            waiting = list(self._waiting)
-        for ticket in waiting:
+            tickets = [*self._waiting, *self._running.values()]
+        for ticket in tickets:
             late = self._lateness(ticket, now)
-            if ticket.cancelled or late:
+            if not ticket.cancelled and late is None:
+                continue
+            if ticket.slot is None:
                 with self._lock:
                     self._waiting.remove(ticket)
-                yield self._given_up(ticket, late)
-        for slot, ticket in list(self._running.items()):
-            late = self._lateness(ticket, now)
-            if ticket.cancelled or late:
-                self._loop.cancel(slot)
-                yield self._given_up(ticket, late)
-
-    def _given_up(self, ticket: Ticket, late: TimedOut | None) -> Delivery:
-        if ticket.cancelled or late is None:
-            return self._finish(ticket, "cancelled")
-        return self._finish(ticket, "timed_out", late)
+            else:
+                self._loop.cancel(ticket.slot)
+            if late is None or ticket.cancelled:
+                yield self._finish(ticket, "cancelled")
+            else:
+                yield self._finish(ticket, "timed_out", late)
 
     def _lateness(self, ticket: Ticket, now: float) -> TimedOut | None:
         passed, longest = now - ticket.submitted_at, self.options.queue_timeout_s
@@ -205,39 +188,61 @@ class Scheduler:
         return None
 
     def _join(self) -> Iterator[Delivery]:
+        """The request that waits longest gets a slot; its prompt is computed from the next chunk on."""
+        ticket = self._waiting[0]
+        found = place(
+            self._loop, ticket.request, busy=self._running.keys(), last_use=self._last_use
+        )
         with self._lock:
-            ticket = self._waiting.popleft()
-            slot = next(s for s in range(self._loop.batch) if s not in self._running)
-            self._running[slot] = ticket
-            ticket.slot, ticket.started_at = slot, self.clock()
-            self._prompt += ticket.num_tokens
+            self._waiting.popleft()
+            self._running[found.slot] = ticket
+            ticket.slot, ticket.started_at = found.slot, self.clock()
+        self._filling.append(found.slot)
         with self._failing([ticket]) as failures:
-            yield from self._take(self._loop.begin({slot: ticket.request}))
+            if found.copied_from is not None:
+                self._loop.copy_prefix(found.copied_from, found.slot, found.length)
+            self._counters.reused += self._loop.admit(found.slot, ticket.run)
+            ticket.admitted = True
+            self._counters.prompt += ticket.num_tokens
         yield from failures
-        if not ticket.finished:
-            self._reused += self._loop.result(slot).reused_tokens
+
+    def _fill(self) -> Iterator[Delivery]:
+        """One chunk of the prompt whose turn it is; beside running streams it is cut to fit."""
+        loop, slot = self._loop, self._filling[0]
+        self._filling.rotate(-1)
+        ticket, most = self._running[slot], loop.chunk_rows
+        rows = self._pace.rows(most) if loop.active else most
+        started, before = self.clock(), loop.num_cached(slot)
+        with self._failing([ticket]) as failures:
+            events = loop.fill(slot, most=rows)
+            computed = loop.num_cached(slot) - before
+            self._pace.note_chunk(computed, self.clock() - started)
+            if slot in loop.active or not loop.is_busy(slot):
+                self._filling.remove(slot)
+            yield from self._take(events, [slot])
+        yield from failures
 
     def _decode(self) -> Iterator[Delivery]:
-        started = self.clock()
-        with self._failing([self._running[slot] for slot in self._loop.active]) as failures:
-            yield from self._take(self._loop.step())
+        active, started = self._loop.active, self.clock()
+        with self._failing([self._running[slot] for slot in active]) as failures:
+            events = self._loop.step()
+            self._counters.steps += 1
+            self._pace.note_step(self.clock() - started)
+            yield from self._take(events, active)
         yield from failures
-        seconds = self.clock() - started
-        self._steps += 1
-        self._step_s = seconds if self._step_s is None else 0.9 * self._step_s + 0.1 * seconds
 
-    def _take(self, events: list[TokenEvent]) -> Iterator[Delivery]:
-        """Events of a step, and the ends that come with them."""
+    def _take(self, events: list[TokenEvent], slots: Sequence[int]) -> Iterator[Delivery]:
+        """Events of ``slots``, and the ends that come with them."""
         now = self.clock()
-        slots = {event.slot for event in events} | (self._running.keys() - set(self._loop.active))
         for event in events:
             ticket = self._running[event.slot]
-            self._generated += 1
+            self._counters.generated += 1
             if ticket.first_token_at is None:
                 ticket.first_token_at = now
             yield Delivery(ticket, event)
-        for slot in sorted(slots - set(self._loop.active)):
-            yield self._finish(self._running[slot], "done")
+        for slot in slots:
+            if not self._loop.is_busy(slot):
+                yield self._finish(self._running[slot], "done")
 
     @contextmanager
     def _failing(self, tickets: list[Ticket]) -> Iterator[list[Delivery]]:
@@ -246,18 +251,26 @@ class Scheduler:
         try:
             yield failures
         except Exception as error:  # noqa: BLE001 - whatever it is, it ends these requests only
-            failures += [self._finish(t, "failed", error) for t in tickets if not t.finished]
+            for ticket in tickets:
+                if not ticket.finished:
+                    assert ticket.slot is not None
+                    self._loop.cancel(ticket.slot)
+                    failures.append(self._finish(ticket, "failed", error))
 
     def _finish(self, ticket: Ticket, outcome: Outcome, error: Exception | None = None) -> Delivery:
         """The last event of ``ticket``; its slot is free from now on."""
-        result = None
+        now, result, slot = self.clock(), None, ticket.slot
+        if slot is not None:
+            result = self._loop.result(slot) if ticket.admitted else None
+            assert ticket.started_at is not None
+            self._admission.note_reply(slot, now - ticket.started_at)
+            self._last_use[slot] = now
+            if slot in self._filling:
+                self._filling.remove(slot)
         with self._lock:
-            if ticket.slot is not None:
-                result = self._loop.result(ticket.slot)
-                del self._running[ticket.slot]
+            if slot is not None:
+                del self._running[slot]
             ticket.finished = True
-            self._finished[outcome] += 1
-        timing = ticket.timing(self.clock())
-        return Delivery(
-            ticket, Finished(outcome=outcome, result=result, error=error, timing=timing)
-        )
+            self._counters.finished[outcome] += 1
+        end = Finished(outcome=outcome, result=result, error=error, timing=ticket.timing(now))
+        return Delivery(ticket, end)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from selfdraft.runtime.request import Request
+from selfdraft.runtime.run import Run
 from selfdraft.runtime.serving.events import ServiceEvent, Timing
 
 OnEvent = Callable[[ServiceEvent], None]
@@ -17,7 +18,7 @@ class Ticket:
     def __init__(
         self,
         number: int,
-        request: Request,
+        run: Run,
         *,
         on_event: OnEvent,
         submitted_at: float,
@@ -25,7 +26,7 @@ class Ticket:
         wake: Callable[[], None] = lambda: None,
     ) -> None:
         self.number = number
-        self.request = request
+        self.run = run
         self.on_event = on_event
         self.submitted_at = submitted_at
         self.timeout_s = timeout_s
@@ -33,11 +34,17 @@ class Ticket:
         """When a slot took it in."""
         self.first_token_at: float | None = None
         self.slot: int | None = None
+        self.admitted = False
+        """Whether the slot's record is its own."""
         self.finished = False
         """Whether the last event was made."""
         self.cancelled = False
         """Somebody asked for its end; it comes before the next step."""
         self._wake = wake
+
+    @property
+    def request(self) -> Request:
+        return self.run.request
 
     def cancel(self) -> None:
         """End the request before the next step; ``Finished`` still comes. Of no effect afterwards."""

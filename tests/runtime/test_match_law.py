@@ -87,7 +87,7 @@ def _sampled(
 ) -> Counter[tuple[int, ...]]:
     """First three tokens of runs that differ in the seed alone; two drafts a step."""
     loop = DecodeLoop(backend, drafts=2)
-    loop._verdict = verdict
+    loop._judge.verdict = verdict
     seen: Counter[tuple[int, ...]] = Counter()
     for seed in range(runs):
         loop.reset(0)
