@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from selfdraft.baseline import Baseline
     from selfdraft.export.bundle import ExportPlan
     from selfdraft.export.options import ExportOptions, ExportReport
-    from selfdraft.manifest import Measured
+    from selfdraft.measured import Measured
 
 SCHEMA = "selfdraft.export/1"
 
@@ -352,6 +352,8 @@ def _measured_rows(measured: Measured) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [(f"on {measured.text}", f"{measured.tokens} tokens", "")]
     for tap, share in measured.tap_acceptance.items():
         rows.append((f"acceptance {tap}", f"{share:.1%}", ""))
+    for recycled, share in measured.recycle_acceptance.items():
+        rows.append((f"later drafts {recycled}", f"{share:.1%}", ""))
     after = measured.after
     if after is not None:
         before = measured.before

@@ -52,11 +52,11 @@ from selfdraft.manifest import (
     GraphSpec,
     Limits,
     Manifest,
-    Measured,
     Precision,
     TableType,
     manifest_to_json,
 )
+from selfdraft.measured import Measured
 
 if TYPE_CHECKING:
     from selfdraft.export.calibrate import Calibrated

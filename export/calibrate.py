@@ -6,17 +6,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from selfdraft.export.chain_scores import chain_acceptance
 from selfdraft.export.checkpoint import Checkpoint
 from selfdraft.export.families.base import ModelPlan
-from selfdraft.export.text_scores import Text, acceptance, pass_backbone, score
+from selfdraft.export.text_scores import Passed, Text, acceptance, pass_backbone, score
 from selfdraft.export.tuning_search import ActivationSums, search_tuning
 from selfdraft.export.weight_plan import WeightsPlan
 from selfdraft.export.weight_reader import CheckpointReader, StoredReader, StoredTable
 from selfdraft.export.weight_tuning import NO_TUNING, Tuning
-from selfdraft.manifest import Measured, Scores, Tap
+from selfdraft.manifest import ModelSpec, Tap
+from selfdraft.measured import Measured, Scores
 
 OnProgress = Callable[[str, int, int], None]
 TAPS: tuple[Tap, ...] = ("pre_norm", "post_norm")
+LEAST_CHAINS = 64
+"""Drafts behind a right first one below which their acceptance decides nothing."""
 MOST_LOSS = 0.02
 """Acceptance that quantising may cost before the export speaks up."""
 MOST_RATIO = 1.03
@@ -28,10 +32,11 @@ class Calibrated:
     """Outcome of a calibration."""
 
     weights: WeightsPlan
-    """The plan with the better tap."""
+    """The plan with the better tap and the better recycled state."""
     tuning: Tuning
     text: Text
     tap_acceptance: dict[str, float]
+    recycle_acceptance: dict[str, float]
     before: Scores
     notes: tuple[str, ...]
     activation_aware: bool
@@ -58,6 +63,7 @@ def calibrate(
         on_layer=lambda done, total: on_progress("calibration", done, total),
     )
     tried: dict[str, float] = {}
+    recycled: dict[str, float] = {}
     accepted, notes = None, []
     if weights.spec.mtp is not None:
         tried = {
@@ -67,6 +73,10 @@ def calibrate(
         notes = [note] if note else []
         assert weights.spec.mtp is not None
         accepted = tried[weights.spec.mtp.tap]
+        recycled = _recycled(weights.spec, reader, text, passed)
+        weights, note = _with_best_recycle(weights, recycled)
+        notes += [note] if note else []
+        assert weights.spec.mtp is not None
         if sums is not None:
             tap = weights.spec.mtp.tap
             acceptance(weights.spec, reader, reader, text, passed, tap=tap, on_input=sums)
@@ -75,6 +85,7 @@ def calibrate(
         tuning=NO_TUNING if sums is None else search_tuning(weights, reader, sums),
         text=text,
         tap_acceptance=tried,
+        recycle_acceptance=recycled,
         before=Scores(perplexity=passed.perplexity, acceptance=accepted),
         notes=tuple(notes),
         activation_aware=activation_aware,
@@ -105,6 +116,7 @@ def measure(
         text_sha256=text.sha256,
         tokens=text.tokens,
         tap_acceptance=calibrated.tap_acceptance,
+        recycle_acceptance=calibrated.recycle_acceptance,
         before=calibrated.before,
         after=after,
         activation_aware=calibrated.activation_aware,
@@ -145,4 +157,37 @@ def _with_best_tap(weights: WeightsPlan, tried: dict[str, float]) -> tuple[Weigh
         return weights, None
     spec = replace(weights.spec, mtp=replace(mtp, tap=best))
     note = f"the MTP head reads the {best} hidden state, not {mtp.tap}: acceptance {shown}"
+    return replace(weights, spec=spec), note
+
+
+def _recycled(
+    spec: ModelSpec, reader: CheckpointReader, text: Text, passed: Passed
+) -> dict[str, float]:
+    """Acceptance of drafts behind the first by recycled state; empty without enough right chains."""
+    found = {
+        recycle: chain_acceptance(spec, reader, reader, text, passed, recycle=recycle)
+        for recycle in TAPS
+    }
+    if min(counts.tried for counts in found.values()) < LEAST_CHAINS:
+        return {}
+    return {recycle: counts.share for recycle, counts in found.items()}
+
+
+def _with_best_recycle(
+    weights: WeightsPlan, tried: dict[str, float]
+) -> tuple[WeightsPlan, str | None]:
+    """The plan that recycles what was accepted more; the family's own where they are equal."""
+    mtp = weights.spec.mtp
+    assert mtp is not None
+    if not tried:
+        return weights, None
+    best = max(TAPS, key=lambda recycle: (tried[recycle], recycle == mtp.recycle))
+    if best == mtp.recycle:
+        return weights, None
+    shown = ", ".join(f"{recycle} {tried[recycle]:.1%}" for recycle in TAPS)
+    note = (
+        f"drafts behind the first are fed the head's {best} state, not {mtp.recycle}: acceptance "
+        f"{shown}"
+    )
+    spec = replace(weights.spec, mtp=replace(mtp, recycle=best))
     return replace(weights, spec=spec), note

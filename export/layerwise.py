@@ -71,7 +71,7 @@ def run_layers(
     Memory: this tensor, one layer, and what ``ROWS_AT_ONCE`` rows need inside it; layer and rows in
     work are on ``device``.
     """
-    table, local = _table(embedding, ids)
+    table, local = embedding_of(embedding, ids)
     x = nn.functional.embedding(local, table)
     at_once = max(1, ROWS_AT_ONCE // ids.shape[1])
     for index, op in enumerate(layer_ops(spec, None)):
@@ -102,7 +102,7 @@ def run_mtp(
     """Normed output ``[B, T - 1, H]`` of the head: row p pairs ``hidden[p]`` with token p + 1."""
     assert spec.mtp is not None
     following = ids[:, 1:]
-    table, local = _table(embedding, following)
+    table, local = embedding_of(embedding, following)
     head = bare_head(spec)
     fill_module(head, reader, "mtp.", on_input)
     step, capacity = whole_step(*following.shape)
@@ -184,7 +184,7 @@ class _Told:
         self._on_input(self._name, inputs[0])
 
 
-def _table(embedding: EmbeddingReader, ids: Ids) -> tuple[Tensor, Tensor]:
+def embedding_of(embedding: EmbeddingReader, ids: Ids) -> tuple[Tensor, Tensor]:
     """Embedding rows of the tokens that occur, and the ids renumbered to them."""
     used, local = np.unique(ids, return_inverse=True)
     return torch.from_numpy(embedding.embedding_rows(used)), torch.from_numpy(

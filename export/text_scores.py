@@ -24,7 +24,8 @@ from selfdraft.export.layerwise import (
 )
 from selfdraft.export.weight_plan import DRAFT_HEAD, LM_HEAD
 from selfdraft.export.weight_reader import EmbeddingReader, WeightReader
-from selfdraft.manifest import ModelSpec, Scores, Tap
+from selfdraft.manifest import ModelSpec, Tap
+from selfdraft.measured import Scores
 
 SEQUENCE = 256
 """Tokens that are run as one sequence."""
@@ -138,6 +139,12 @@ def first_drafts(
     """The first draft of every row ``[B, T - 1]``."""
     assert spec.mtp is not None
     out = run_mtp(spec, reader, embedding, text.ids, passed.hidden.tap(tap), on_input=on_input)
+    return drafted_tokens(spec, reader, out)
+
+
+def drafted_tokens(spec: ModelSpec, reader: WeightReader, out: Tensor) -> Tensor:
+    """Tokens ``[B, n]`` that the head's normed rows ``out [B, n, H]`` draft."""
+    assert spec.mtp is not None
     rows = out.flatten(0, 1)
     if spec.mtp.draft_vocab_size is None:
         drafts = best_tokens(reader, LM_HEAD, rows).choices

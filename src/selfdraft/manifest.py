@@ -14,6 +14,7 @@ from typing import Literal
 
 from selfdraft.baseline import Baseline
 from selfdraft.errors import BundleError
+from selfdraft.measured import Measured
 from selfdraft.strict import StrictError, record_from_json
 
 SCHEMA_VERSION = 4
@@ -228,32 +229,6 @@ class Precision:
     def quantised(self) -> bool:
         """Whether any matrix is stored in few bits (on the CPU: multiplied with int8 arithmetic)."""
         return not {self.weights, self.lm_head, self.mtp} <= {"fp32", "fp16", "bf16"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scores:
-    """A model on a text, teacher-forced."""
-
-    perplexity: float
-    acceptance: float | None
-    """Share of first drafts that are the backbone's greedy choice; null without an MTP head."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """What ``export --calibrate`` found on a text."""
-
-    text: str
-    text_sha256: str
-    tokens: int
-    tap_acceptance: dict[str, float]
-    """Acceptance with each tap that was tried; the better one is the manifest's."""
-    before: Scores
-    """With the checkpoint's own weights."""
-    after: Scores | None
-    """With the stored weights; null where nothing is quantised."""
-    activation_aware: bool
-    """Weights were scaled and searched by the text's activations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ from selfdraft.export.tuning_search import ActivationSums, search_tuning
 from selfdraft.export.weight_plan import DRAFT_HEAD
 from selfdraft.export.weight_reader import CheckpointReader, StoredReader
 from selfdraft.export.weights_check import compare_weights
-from selfdraft.manifest import Measured, Scores
+from selfdraft.measured import Measured, Scores
 
 
 def text_of(*, sequences: int = 2, length: int = 40, seed: int = 3) -> Text:
@@ -263,6 +263,7 @@ def measured(**after: float) -> Measured:
         text_sha256="0" * 64,
         tokens=100,
         tap_acceptance={},
+        recycle_acceptance={},
         before=before,
         after=replace(before, **after) if after else None,
         activation_aware=False,
