@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.export_memory import MODELS, write_synthetic
+from benchmarks.export_memory import MODELS, measure, write_synthetic
 from selfdraft.export.checkpoint import Checkpoint
 from selfdraft.export.families import read_model
 
@@ -32,3 +32,15 @@ def test_weights_are_finite_and_as_large_as_real_ones(tmp_path: Path) -> None:
 def test_mimo_is_the_size_of_the_published_checkpoint() -> None:
     size = sum(int(np.prod(shape)) * 2 for _, shape in MODELS["mimo-7b"].shapes())
     assert 15e9 < size < 16e9
+
+
+@pytest.mark.slow
+def test_peak_of_an_export_is_its_largest_tensor_and_a_constant(tmp_path: Path) -> None:
+    """One table of half a gigabyte in an otherwise small model; beside it, torch and ONNX."""
+    large = replace(MODELS["tiny"], hidden=1024, vocab=262_144, tied=True)
+    found = measure(tmp_path / "large", large, int4_block=64)
+    assert found["largest_tensor_bytes"] == 2**29
+    assert found["peak_rss_gib"] <= 0.5 + 1.5
+    small = measure(tmp_path / "small", replace(large, vocab=1024), int4_block=64)
+    grown = found["peak_rss_gib"] - small["peak_rss_gib"]
+    assert grown <= 1.25 * 0.5, (found, small)
