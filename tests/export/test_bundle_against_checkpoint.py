@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+from support.against_checkpoint import compare
 from support.checkpoints import write_checkpoint
 from support.hub_model import HubModel
-from support.numerics import FP64_AGAINST_FP32, assert_close
+from support.numerics import FP64_AGAINST_FP32
 
 from selfdraft.export.bundle import export_bundle
 from selfdraft.export.options import ExportOptions
-from selfdraft.runtime.backend import Backend, Step
 from selfdraft.runtime.reference import ReferenceBackend
 
-LENGTH = 40
 LLAMA3 = {
     "rope_type": "llama3",
     "factor": 4.0,
@@ -55,38 +52,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "qwen3_inside": {"family": "qwen3", "mtp": "qwen", "prefix": "language_model."},
     "llama_deepseek_head": {"family": "llama", "mtp": "deepseek", "head_dim": 8},
 }
-
-
-def step_of(rows: int) -> Step:
-    """One slot, all rows real, logits of every row."""
-    one = np.ones(1, dtype=np.int64)
-    return Step(
-        past_len=one * 0,
-        row_count=one * rows,
-        attend_all=one,
-        row_index=np.arange(rows, dtype=np.int64)[None],
-    )
-
-
-def compare(backend: Backend, source: Path, *, relative: float) -> None:
-    """Backbone logits, head output and its best values, on ``LENGTH`` random tokens."""
-    model = HubModel(source)
-    ids = np.random.default_rng(5).integers(0, 288, LENGTH).tolist()
-    states = backend.allocate(batch=1, capacity=128)
-    step = step_of(LENGTH - 1)
-    output = backend.run_backbone(states, step, np.array([ids[:-1]], dtype=np.int64))
-    rows = [(0, row) for row in range(LENGTH - 1)]
-    expected = model.backbone(ids[:-1])[2]
-    assert_close(backend.read_rows(output.logits, rows), expected, relative=relative, name="logits")
-    hidden, logits = model.mtp(ids)
-    drafted = backend.run_mtp(states, step, np.array([ids[1:]], dtype=np.int64), output.hidden)
-    found = np.asarray(backend.to_host(drafted.hidden))[0]
-    assert_close(found, hidden, relative=relative, name="hidden")
-    best = np.sort(logits, axis=-1)[:, ::-1][:, : drafted.top_values.shape[-1]]
-    assert_close(np.asarray(drafted.top_values)[0], best, relative=relative, name="top_values")
-    np.testing.assert_array_equal(
-        np.asarray(backend.to_host(drafted.draft_ids))[0], logits.argmax(axis=-1)
-    )
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
