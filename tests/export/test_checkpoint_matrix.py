@@ -54,8 +54,20 @@ def plan_of(folder: Path) -> ModelPlan:
     return read_model(Checkpoint.open(folder))
 
 
+def refused_for_scalings(folder: Path, family: str, *, tied: bool) -> bool:
+    """MiniCPM's factor of the logits would have to be in a tied table, or in what the head reads."""
+    if (family, tied) != ("minicpm", True):
+        return False
+    with refused("MTP head on a tied LM head with scalings"):
+        plan_of(folder)
+    return True
+
+
 def test_prefix_changes_nothing_but_names(tmp_path, family, prefix, tied) -> None:
-    plan = plan_of(written(tmp_path / "a", family, prefix, tied=tied))
+    folder = written(tmp_path / "a", family, prefix, tied=tied)
+    if refused_for_scalings(folder, family, tied=tied):
+        return
+    plan = plan_of(folder)
     plain = plan_of(written(tmp_path / "b", family, "", tied=tied))
     assert (plan.spec, plan.rules) == (plain.spec, plain.rules)
     assert plan.spec.tied_head is tied and plan.spec.mtp is not None
@@ -67,6 +79,8 @@ def test_prefix_changes_nothing_but_names(tmp_path, family, prefix, tied) -> Non
 def test_head_without_a_key_is_used_with_a_note(tmp_path, family, prefix, tied) -> None:
     silent = {KEYS[HEADS[family]]: ...}
     folder = written(tmp_path / "c", family, prefix, tied=tied, config=silent)
+    if refused_for_scalings(folder, family, tied=tied):
+        return
     plan = plan_of(folder)
     assert plan.spec == plan_of(written(tmp_path / "d", family, prefix, tied=tied)).spec
     assert len([note for note in plan.notes if "though no config key asks" in note]) == 1
@@ -88,10 +102,7 @@ def test_bundle_computes_what_the_checkpoint_says(
     tmp_path, fake_graphs, family, prefix, tied
 ) -> None:
     source = written(tmp_path / "c", family, prefix, tied=tied, heads=6, layers=4)
-    if (family, tied) == ("minicpm", True):
-        # The factor of its logits would have to be in the table, or in both final norms.
-        with refused("MTP head on a tied LM head with scalings"):
-            export_bundle(source, tmp_path / "bundle", ExportOptions())
+    if refused_for_scalings(source, family, tied=tied):
         return
     export_bundle(source, tmp_path / "bundle", ExportOptions())
     backend = ReferenceBackend.from_bundle(tmp_path / "bundle")
