@@ -31,7 +31,7 @@ $(VENV)/.demo: $(VENV)/bin/python pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(VENV)/.demo
 	@echo "installing test tools"
-	@$(INSTALL) -e '.[cpu,export,dev,kernels,grammar,metrics]'
+	@$(INSTALL) -e '.[cpu,export,dev,kernels,grammar,metrics,serve]'
 	@$(INSTALL) --no-deps $(TENSORRT_HEADERS)
 	@$(INSTALL) --no-deps --target $(VENV)/stubs --upgrade $(STUBS)
 	@touch $@

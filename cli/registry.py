@@ -19,6 +19,7 @@ COMMANDS = {
     "align": "Train the MTP head of a checkpoint, or give it one.",
     "generate": "Complete or answer one prompt.",
     "chat": "Talk with a model, turn by turn.",
+    "serve": "Answer requests over HTTP, several at once.",
     "bench": "Measure plain against speculative decoding.",
     "plan": "Plan memory and speed on a board.",
     "advise": "Choose a way of decoding for a board and a need.",

@@ -85,14 +85,16 @@ class Session:
         backend: Backend | None = None,
         timed: bool = False,
         telemetry: Telemetry | None = None,
+        batch: int = 1,
     ) -> DecodeLoop:
-        """A loop of one slot; what is ``None`` comes from the options, then from the bundle.
+        """A loop of ``batch`` slots; what is ``None`` comes from the options, then from the bundle.
 
         ``timed``: plain steps keep their one row even where it rounds otherwise than several.
         """
         chosen = self._drafts() if drafts is None else drafts
         return DecodeLoop(
             backend or self.backend,
+            batch=batch,
             drafts=chosen,
             context_length=self.options.context if context is None else context,
             prefill_rows=self.options.chunk,

@@ -1,0 +1,1 @@
+"""The HTTP server of ``selfdraft serve``: OpenAI's API over one bundle."""

@@ -1,0 +1,101 @@
+"""The application: routes, and errors that no handler expected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from selfdraft.cli.serving.access import Access
+from selfdraft.cli.serving.answer import Answer
+from selfdraft.cli.serving.asked import Asked
+from selfdraft.cli.serving.body import read_object
+from selfdraft.cli.serving.chat_body import chat_asked
+from selfdraft.cli.serving.failures import ApiError, api_error
+from selfdraft.cli.serving.served import Served
+from selfdraft.cli.serving.text_body import text_asked
+from selfdraft.errors import ToolkitError
+
+TASK_HEADER = "x-selfdraft-task"
+Read = Callable[..., Asked]
+
+
+def application(served: Served) -> Starlette:
+    """The whole server as an ASGI application."""
+    return Starlette(
+        routes=[
+            Route("/v1/chat/completions", partial(_answer, served, chat_asked), methods=["POST"]),
+            Route("/v1/completions", partial(_answer, served, text_asked), methods=["POST"]),
+            Route("/v1/models", partial(_models, served)),
+            Route("/v1/models/{name:path}", partial(_model, served)),
+            Route("/health", partial(_health, served)),
+        ],
+        middleware=[Middleware(Access, settings=served.settings)],
+        exception_handlers={
+            ApiError: _refused,
+            ToolkitError: _refused,
+            HTTPException: _http_refused,
+            Exception: _refused,
+        },
+    )
+
+
+async def _answer(served: Served, read: Read, request: Request) -> Response:
+    body = await read_object(request, served.settings)
+    task = request.headers.get(TASK_HEADER)
+    # Templates and tokenizers take their time over long prompts.
+    asked = await run_in_threadpool(read, served, body, task=task)
+    return Answer(served, asked)
+
+
+async def _models(served: Served, _request: Request) -> Response:
+    return JSONResponse({"object": "list", "data": [_model_object(served)]})
+
+
+async def _model(served: Served, request: Request) -> Response:
+    served.check_model(request.path_params["name"])
+    return JSONResponse(_model_object(served))
+
+
+def _model_object(served: Served) -> Mapping[str, Any]:
+    return {
+        "id": served.model,
+        "object": "model",
+        "created": served.started,
+        "owned_by": "selfdraft",
+        "max_model_len": served.service.snapshot().context_length,
+    }
+
+
+async def _health(served: Served, _request: Request) -> Response:
+    """200 while it takes requests, 503 when it shuts down or its worker has died."""
+    now = served.service.snapshot()
+    status = "failed" if not now.alive else "closing" if now.closing else "ok"
+    body = {
+        "status": status,
+        "model": served.model,
+        "slots": now.slots,
+        "running": now.running,
+        "waiting": now.waiting,
+    }
+    return JSONResponse(body, 200 if status == "ok" else 503)
+
+
+async def _refused(_request: Request, error: Exception) -> Response:
+    return api_error(error).response()
+
+
+async def _http_refused(_request: Request, error: Exception) -> Response:
+    """No such path, or another method."""
+    assert isinstance(error, HTTPException)
+    response = ApiError(error.status_code, str(error.detail)).response()
+    response.headers.update(error.headers or {})
+    return response

@@ -1,0 +1,85 @@
+"""The application on a socket, until a signal ends it gracefully."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+
+import uvicorn
+from starlette.applications import Starlette
+
+from selfdraft.cli.serving.settings import ServerSettings
+from selfdraft.errors import ConfigError
+from selfdraft.runtime.serving.service import Service
+
+SENDING_S = 5.0
+"""After the last token of a shutdown, for what is still on its way to clients."""
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Server(uvicorn.Server):
+    """Closes ``service`` when it is told to end: running replies have ``drain_s`` to finish."""
+
+    def __init__(self, app: Starlette, service: Service, settings: ServerSettings) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                ws="none",
+                server_header=False,
+                limit_concurrency=settings.max_connections,
+                timeout_graceful_shutdown=int(settings.drain_s + SENDING_S),
+            )
+        )
+        self._service = service
+        self._drain_s = settings.drain_s
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take no more requests, let those at work finish, then end their streams."""
+        closing = asyncio.create_task(asyncio.to_thread(self._service.close, self._drain_s))
+        await super().shutdown(sockets)
+        if self.force_exit:
+            await asyncio.to_thread(self._service.close, 0.0)
+        await closing
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Let signals end the server; unlike uvicorn's own, they are not raised again afterwards."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self.handle_exit) for number in SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def bound_socket(settings: ServerSettings) -> socket.socket:
+    """A listening socket at the address. Raises ``ConfigError`` where it cannot be had."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    try:
+        return socket.create_server((settings.host, settings.port), family=family, backlog=256)
+    except (OSError, OverflowError) as error:
+        raise ConfigError(
+            f"cannot listen at {settings.host} port {settings.port}: {error}",
+            hint="choose another --port or --host",
+        ) from None
+
+
+def address_of(listener: socket.socket) -> str:
+    """``http://host:port`` of a listening socket."""
+    host, port, *_ = listener.getsockname()
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def run_server(server: Server, listeners: Sequence[socket.socket]) -> None:
+    """Serve on ``listeners`` until a signal, or until ``server.should_exit`` is set."""
+    server.run(sockets=list(listeners))
