@@ -13,6 +13,7 @@ from selfdraft.cli.options import (
     BundleArg,
     ChunkOption,
     ContextOption,
+    JsonOption,
     PrefillOption,
     ThreadsOption,
 )
@@ -166,11 +167,12 @@ def command(
     backend: BackendOption = "auto",
     threads: ThreadsOption = None,
     context: ContextOption = None,
+    json_output: JsonOption = False,
 ) -> None:
     """Answer requests over HTTP by OpenAI's API, several at once (docs/serving.md).
 
     Listens on this machine only, unless --host says otherwise. Ctrl-C or SIGTERM ends it: running
-    replies may finish first.
+    replies may finish first. --json prints a line with the address once it listens.
 
     \b
     Examples:
@@ -208,4 +210,4 @@ def command(
         queue_timeout_s=queue_timeout,
         request_timeout_s=request_timeout,
     )
-    serve_bundle(bundle, engine, settings, options, slots=slots)
+    serve_bundle(bundle, engine, settings, options, slots=slots, as_json=json_output)

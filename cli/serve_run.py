@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from selfdraft.cli.console import bytes_text, note
+from selfdraft.cli.console import bytes_text, note, print_json_line
 from selfdraft.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from selfdraft.cli.session import EngineOptions
     from selfdraft.runtime.serving.options import ServingOptions
 
+SCHEMA = "selfdraft.serve/1"
 NEEDED = ("starlette", "uvicorn", "prometheus_client")
 
 
@@ -35,6 +38,7 @@ def serve_bundle(
     options: ServingOptions,
     *,
     slots: int,
+    as_json: bool,
 ) -> None:
     """Serve the bundle at ``bundle`` until a signal."""
     from selfdraft.cli.serving.opened import open_server
@@ -43,8 +47,25 @@ def serve_bundle(
     session = open_session(bundle, engine)
     with open_server(session, settings, options, slots=slots) as opened:
         _greet(opened, settings)
+        if as_json:
+            print_json_line(_address_record(opened))
+            sys.stdout.flush()
         opened.run()
     note("stopped")
+
+
+def _address_record(opened: OpenServer) -> dict[str, Any]:
+    """Where it listens, for programs that start it."""
+    now = opened.served.service.snapshot()
+    return {
+        "schema": SCHEMA,
+        "url": opened.url,
+        "pid": os.getpid(),
+        "model": opened.served.model,
+        "slots": now.slots,
+        "context_length": now.context_length,
+        "state_bytes": now.state_bytes,
+    }
 
 
 def _greet(opened: OpenServer, settings: ServerSettings) -> None:
