@@ -31,13 +31,20 @@ LOOP_TESTS = (
     "test_loop_errors",
     "test_cache_file",
     "test_sparse_turns",
+    "test_sparse_prefill",
+    "test_match_law",
+    "test_wiring",
+    "test_loop_fuzz",
+    "test_drafting",
+    "test_beam_search",
+    "test_attention_record",
 )
 """Modules that run on two backends: the reference, and TensorRT's on a double of its libraries."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     wanted = metafunc.module.__name__.endswith(LOOP_TESTS)
-    if "engine" in metafunc.fixturenames and wanted:
+    if "tiny" in metafunc.fixturenames and wanted:
         engines: list[Any] = ["reference"]
         if metafunc.definition.get_closest_marker("slow") is None:
             engines.append(pytest.param("tensorrt double", marks=pytest.mark.slow))

@@ -23,6 +23,12 @@ NextLogProbs = Callable[[Sequence[int]], list[float]]
 
 
 @pytest.fixture(scope="module")
+def rounding(engine: str) -> float:
+    """Most that a score may differ by: the reference computes in fp64, engines in fp32."""
+    return 1e-9 if engine == "reference" else 1e-5
+
+
+@pytest.fixture(scope="module")
 def toy(tiny: ModuleType) -> Any:
     """Four tokens, of which one ends the reply."""
     return tiny.backend(tiny.model_spec(vocab_size=4), seed=3, eos_ids=(END,))
@@ -71,7 +77,7 @@ def every_sequence(log_probs: NextLogProbs, length: int) -> list[tuple[tuple[int
 
 @pytest.mark.parametrize("length_penalty", [-1.0, 0.0, 1.0, 2.5])
 def test_beam_as_wide_as_the_tree_finds_the_best_sequences_of_all(
-    toy: Any, length_penalty: float
+    toy: Any, rounding: float, length_penalty: float
 ) -> None:
     options = BeamOptions(num_beams=64, length_penalty=length_penalty, early_stopping="never")
     result = beam_search(toy, PROMPT, options, max_tokens=4)
@@ -82,7 +88,7 @@ def test_beam_as_wide_as_the_tree_finds_the_best_sequences_of_all(
     best = sorted(scored, reverse=True)[:20]
     assert [beam.tokens for beam in result.beams[:20]] == [tokens for _, tokens in best]
     np.testing.assert_allclose(
-        [beam.score for beam in result.beams[:20]], [score for score, _ in best], atol=1e-9
+        [beam.score for beam in result.beams[:20]], [score for score, _ in best], atol=rounding
     )
     assert len({len(tokens) for _, tokens in best}) > 1, "all of one length prove no penalty"
 
@@ -119,7 +125,7 @@ def plain_search(
 @pytest.mark.parametrize("early_stopping", [False, True, "never"])
 @pytest.mark.parametrize("length_penalty", [-0.5, 1.0, 2.0])
 def test_search_equals_one_that_computes_every_beam_from_scratch(
-    wide: Any, early_stopping: Any, length_penalty: float
+    wide: Any, rounding: float, early_stopping: Any, length_penalty: float
 ) -> None:
     log_probs = log_probs_of(wide)
     lengths = set()
@@ -131,7 +137,7 @@ def test_search_equals_one_that_computes_every_beam_from_scratch(
         wanted = plain_search(log_probs, set(ENDS), options, 16)
         assert [beam.tokens for beam in found.beams] == [tokens for _, tokens in wanted]
         np.testing.assert_allclose(
-            [beam.score for beam in found.beams], [score for score, _ in wanted], atol=1e-9
+            [beam.score for beam in found.beams], [score for score, _ in wanted], atol=rounding
         )
         lengths |= {len(beam.tokens) for beam in found.beams}
     assert len(lengths) > 1 or length_penalty > 1, "nothing ended"

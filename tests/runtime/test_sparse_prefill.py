@@ -76,7 +76,7 @@ def test_sparse_and_dense_prefill_compute_other_rows(backend: Any) -> None:
     last = "backbone.v_cache_1"
     difference = np.abs(dense.slot_cache(0).arrays[last] - sparse.slot_cache(0).arrays[last])
     rows = difference.max(axis=(0, 2))[:LENGTH]
-    assert rows[:250].max() == 0.0, "the budget covers the first rows"
+    assert rows[:250].max() < 1e-5, "the budget covers the first rows"
     assert rows[260:].max() > 1e-3
 
 

@@ -124,7 +124,8 @@ class _OnlyNewestRow(MtpDrafter):
         if table.attend_all[0] != self.prompt_rows:
             return super().catch_up(rows, slots, leave=leave)
         table.drafter_cached[0] += pending - 1
-        newest = rows._replace(hidden=rows.hidden[:, pending - 1 : pending], num_rows=1)
+        hidden = self._backend.to_host(rows.hidden)[:, pending - 1 : pending]
+        newest = rows._replace(hidden=hidden, num_rows=1)
         return super().catch_up(newest, slots)
 
 

@@ -28,6 +28,8 @@ from selfdraft.runtime.trt.builder import BuildOptions, build_engines
 from selfdraft.runtime.trt.limits import engine_limits
 from selfdraft.runtime.trt.sidecar import Board
 
+MOST_SLOTS = 64
+"""Of the loop tests: beams are slots."""
 DEMO = Path(__file__).parents[2] / "demo" / "checkpoint"
 
 
@@ -134,6 +136,6 @@ class EngineMaker:
             bundle = write_engine_bundle(self._folder / key[:16], manifest, weights, embedding)
             rows = manifest.limits.context_length
             with installed(self.double):
-                build_bundle(bundle, prefill_rows=rows)
+                build_bundle(bundle, batch=MOST_SLOTS, prefill_rows=rows)
                 self._made[key] = open_backend(bundle)
         return self._made[key]
