@@ -1,146 +1,145 @@
-"""Copying a bundle to another machine with ssh and rsync or scp, and checking what arrived there.
+"""A bundle to another machine: beside the one that is there, then in its place.
 
-The manifest goes last, once every other file has its hash: a folder without it is no bundle, so that
-a copy that was cut short is never taken for one. The same command goes on where it stopped.
+What differs arrives in a folder of its own and is hashed there. Only then is it moved to where it
+belongs, by one command that ends with the manifest: until that begins a bundle that was there is as
+it was, and cut short in the midst of it the folder has no manifest, so that nobody takes it for a
+bundle. The same command goes on where it stopped.
 """
 
 from __future__ import annotations
 
-import re
-import shutil
-import subprocess
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import PurePosixPath
 
+from selfdraft.cli.push_remote import Place, hashes_at, rsync, scp, ssh
 from selfdraft.errors import ConfigError, DeviceError, VerificationError
 from selfdraft.manifest import MANIFEST_NAME
-from selfdraft.runtime.bundle import Bundle
+from selfdraft.runtime.bundle import ENGINES_FOLDER, Bundle
 
-_TARGET = re.compile(r"(?P<host>[\w.@\[\]-][\w.@:\[\]-]*?):(?P<folder>[\w./+-]+)")
-STDERR = 2
-"""File descriptor: results alone go to stdout."""
-RSYNC_MISSING = (12, 127)
-"""Exit codes of an rsync that the other end does not have."""
+INCOMING = f"{ENGINES_FOLDER}/.incoming"
+"""The engines' folder is the one that may hold what a manifest does not list."""
+OLD_MANIFEST = "manifest.old.json"
+"""The manifest that was there, in ``INCOMING``, while its files are being replaced."""
+MOST_FOUND = 1000
+"""Files that are looked at; a folder with more of them holds other things than a bundle."""
 
 OnStage = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """A folder on another machine."""
+class Pushed:
+    """What a push did."""
 
-    host: str
-    folder: str
-
-    @property
-    def text(self) -> str:
-        """As ssh's tools write it."""
-        return f"{self.host}:{self.folder}"
+    program: str
+    """That copied; nothing where all was there."""
+    copied: tuple[str, ...]
+    removed: tuple[str, ...]
+    """Files of the bundle that was there before."""
 
 
-def parse_place(text: str) -> Place:
-    """``user@board:/dir``. Raises ``ConfigError`` for anything that a shell might read otherwise."""
-    found = _TARGET.fullmatch(text)
-    if found is None or text.startswith("-"):
-        raise ConfigError(
-            f"{text!r} is no place on another machine",
-            hint="write it as user@board:/folder, with letters, digits and . _ - + / only",
-        )
-    return Place(host=found["host"], folder=found["folder"].rstrip("/") or "/")
+def push_bundle(bundle: Bundle, place: Place, *, on_stage: OnStage) -> Pushed:
+    """Make the folder ``place`` the bundle; engines that are there stay.
 
-
-def push_bundle(bundle: Bundle, place: Place, *, on_stage: OnStage) -> str:
-    """Copy ``bundle`` into the folder ``place``; the program that copied.
-
-    Raises ``DeviceError`` where the other machine is not reached or the copy ends early, and
-    ``VerificationError`` for files that arrived otherwise than they left.
+    Raises ``DeviceError`` where the other machine is not reached or the copy ends early,
+    ``VerificationError`` for files that arrived otherwise than they left, and ``ConfigError`` for a
+    folder with files of something else.
     """
-    names = [name for name in bundle.manifest.files if (bundle.path / name).exists()]
-    folders = sorted({str(Path(name).parent) for name in names} - {"."})
+    names = list(bundle.manifest.files)
     on_stage("connect", 0, 1)
-    paths = " ".join(f"{place.folder}/{folder}" for folder in ["", *folders])
-    _ssh(place, f"mkdir -p {paths} && rm -f {place.folder}/{MANIFEST_NAME}")
+    removed = _left_over(place, set(names))
+    incoming = place.below(INCOMING)
+    folders = {str(PurePosixPath(base, name).parent) for base in (".", INCOMING) for name in names}
+    ssh(
+        place,
+        f"mkdir -p {incoming.folder} && cd {place.folder} && xargs -d '\\n' mkdir -p --",
+        given=sorted(folders),
+    )
+    on_stage("hash what is there", 0, 1)
+    differing = _differing(bundle, place, names)
     on_stage("copy", 0, 1)
-    program = _copy(bundle, place, names)
+    program = _copy(bundle, incoming, differing) if differing else "nothing"
     on_stage("check hashes there", 0, 1)
-    _check(bundle, place, names)
-    on_stage("manifest", 0, 1)
-    _scp([bundle.path / MANIFEST_NAME], f"{place.text}/{MANIFEST_NAME}")
-    return program
+    wrong = _differing(bundle, incoming, differing)
+    if wrong:
+        raise VerificationError(
+            f"{len(wrong)} of {len(differing)} files at {place.text} differ: "
+            f"{', '.join(wrong[:3])}",
+            hint=f"copy them again: selfdraft push {bundle.path} {place.text}",
+        )
+    scp(bundle.path / MANIFEST_NAME, incoming, MANIFEST_NAME)
+    on_stage("put in place", 0, 1)
+    _put_in_place(place, moved=differing, removed=removed)
+    return Pushed(program=program, copied=tuple(differing), removed=tuple(removed))
 
 
-def _copy(bundle: Bundle, place: Place, names: Sequence[str]) -> str:
-    if shutil.which("rsync"):
-        listed = "".join(f"{name}\n" for name in names)
-        arguments = ["rsync", "-rt", "--partial", "--info=progress2", "--files-from=-"]
-        status = _run([*arguments, f"{bundle.path}/", f"{place.text}/"], given=listed)
-        if status == 0:
-            return "rsync"
-        if status not in RSYNC_MISSING:
-            raise _cut_short("rsync", status)
-    elsewhere = _hashes(place, names)
-    for name in names:
-        if elsewhere.get(name) != bundle.manifest.files[name].sha256:
-            _scp([bundle.path / name], f"{place.text}/{name}")
+def _left_over(place: Place, names: set[str]) -> list[str]:
+    """Files that the bundle there has and ``names`` has not.
+
+    Raises ``ConfigError`` for files of no bundle: beside them the new one could not be opened.
+    """
+    found = ssh(
+        place,
+        f"[ ! -d {place.folder} ] || {{ cd {place.folder} && find . -path ./{ENGINES_FOLDER} "
+        f"-prune -o ! -type d -print | head -n {MOST_FOUND}; }}",
+    )
+    others = {line.removeprefix("./") for line in found.splitlines()} - names - {MANIFEST_NAME}
+    if not others:
+        return []
+    unknown = sorted(others - _listed_there(place))
+    if unknown:
+        more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
+        raise ConfigError(
+            f"{place.text} has files that are of no bundle: {', '.join(unknown[:3])}{more}",
+            hint="name a folder for the bundle alone, or remove them there",
+        )
+    return sorted(others)
+
+
+def _listed_there(place: Place) -> set[str]:
+    """What the manifest there lists, if there is one that can be read."""
+    known: set[str] = set()
+    for path in (MANIFEST_NAME, f"{INCOMING}/{OLD_MANIFEST}"):
+        text = ssh(place, f"cat {place.folder}/{path} 2>/dev/null || true")
+        try:
+            known |= set(json.loads(text)["files"])
+        except (ValueError, KeyError, TypeError):
+            continue
+    return known
+
+
+def _differing(bundle: Bundle, place: Place, names: Sequence[str]) -> list[str]:
+    """Those of ``names`` that ``place`` lacks or has otherwise."""
+    if not names:
+        return []
+    found = hashes_at(place, names)
+    return [name for name in names if found.get(name) != bundle.manifest.files[name].sha256]
+
+
+def _copy(bundle: Bundle, incoming: Place, names: Sequence[str]) -> str:
+    """The program that copied."""
+    if rsync(bundle.path, incoming, names):
+        return "rsync"
+    for name in _differing(bundle, incoming, names):
+        scp(bundle.path / name, incoming, name)
     return "scp"
 
 
-def _scp(sources: Sequence[Path], target: str) -> None:
-    if shutil.which("scp") is None:
-        raise DeviceError("scp is not installed", hint="install the OpenSSH client")
-    status = _run(["scp", "-p", *map(str, sources), target])
-    if status:
-        raise _cut_short("scp", status)
-
-
-def _check(bundle: Bundle, place: Place, names: Sequence[str]) -> None:
-    found = _hashes(place, names)
-    wrong = [name for name in names if found.get(name) != bundle.manifest.files[name].sha256]
-    if wrong:
-        raise VerificationError(
-            f"{len(wrong)} of {len(names)} files at {place.text} differ: {', '.join(wrong[:3])}",
-            hint=f"copy them again: selfdraft push {bundle.path} {place.text}",
-        )
-
-
-def _hashes(place: Place, names: Sequence[str]) -> dict[str, str]:
-    """SHA-256 of the files that are there, as ``sha256sum`` of the other machine says."""
-    listed = "".join(f"{name}\n" for name in names)
-    command = f"cd {place.folder} && xargs -d '\\n' sha256sum -- 2>/dev/null || true"
-    text = _ssh(place, command, given=listed)
-    lines = (line.split(maxsplit=1) for line in text.splitlines())
-    return {parts[1].lstrip("*"): parts[0] for parts in lines if len(parts) == 2}
-
-
-def _ssh(place: Place, command: str, *, given: str = "") -> str:
-    """What ``command`` prints on the other machine."""
-    if shutil.which("ssh") is None:
-        raise DeviceError("ssh is not installed", hint="install the OpenSSH client")
-    done = subprocess.run(
-        ["ssh", place.host, command],
-        input=given,
-        capture_output=True,
-        text=True,
-        check=False,
+def _put_in_place(place: Place, *, moved: Sequence[str], removed: Sequence[str]) -> None:
+    """One command over there: the old manifest goes first, the new one comes last."""
+    script = (
+        f"set -e; cd {place.folder}; "
+        f"[ ! -e {MANIFEST_NAME} ] || mv -f {MANIFEST_NAME} {INCOMING}/{OLD_MANIFEST}; "
+        'while IFS= read -r line; do name="${line#?}"; case "$line" in '
+        f'+*) mv -f -- "{INCOMING}/$name" "$name";; -*) rm -f -- "$name";; esac; done; '
+        f"mv -f {INCOMING}/{MANIFEST_NAME} {MANIFEST_NAME}; rm -rf {INCOMING}"
     )
-    if done.returncode:
-        said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+    lines = [*(f"+{name}" for name in moved), *(f"-{name}" for name in removed)]
+    try:
+        ssh(place, f"sh -c '{script}'", given=lines)
+    except DeviceError as error:
         raise DeviceError(
-            f"ssh {place.host} failed: {said[-1][:200]}",
-            hint=f"see that this works without a password: ssh {place.host} true",
-        )
-    return done.stdout
-
-
-def _run(arguments: Sequence[str], *, given: str = "") -> int:
-    """Exit code; what the program shows goes to stderr."""
-    done = subprocess.run(arguments, input=given, text=True, stdout=STDERR, check=False)
-    return done.returncode
-
-
-def _cut_short(program: str, status: int) -> DeviceError:
-    return DeviceError(
-        f"{program} ended with exit code {status} before everything was copied",
-        hint="give the same command again: it goes on from there",
-    )
+            f"{error.problem}, while the new files were put in place: {place.text} may be no bundle now",
+            hint="give the same command again: nothing has to be copied anew",
+        ) from None

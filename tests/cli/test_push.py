@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +35,9 @@ def test_bundle_arrives_whole_and_its_manifest_last(
     assert result.exit_code == 0, result.stderr
     assert same(shared_bundle, board.folder)
     assert f"at {place(board)}, every hash checked there" in result.stdout
-    assert [line.split()[0] for line in board.log] == ["ssh", "rsync", "ssh", "scp"]
-    assert "manifest.json" in board.log[-1] and "--partial" in board.log[1]
+    steps = [line.split()[0] for line in board.log]
+    assert steps[-4:] == ["rsync", "ssh", "scp", "ssh"], "copy, hashes, manifest, in place"
+    assert "manifest.json" in board.log[-2] and "--partial" in board.log[-4]
     assert run("verify", board.folder, "--hashes").exit_code == 0
 
 
@@ -52,13 +55,97 @@ def test_copy_that_is_cut_short_is_no_bundle_and_goes_on(
     assert same(shared_bundle, board.folder)
 
 
-def test_old_manifest_goes_before_anything_is_copied(
+@pytest.fixture
+def older(board: BoardCopy, run: Any, own_bundle: Path) -> Path:
+    """Another bundle, with a file more and an engine, that is on the board already."""
+    manifest = json.loads((own_bundle / "manifest.json").read_text())
+    for name, text in (("notes.txt", "old"), ("tokenizer.json", None)):
+        path = own_bundle / name
+        path.write_text(text if text else path.read_text() + " ")
+        content = path.read_bytes()
+        digest = hashlib.sha256(content).hexdigest()
+        manifest["files"][name] = {"bytes": len(content), "sha256": digest}
+    (own_bundle / "manifest.json").write_text(json.dumps(manifest))
+    result = run("push", own_bundle, place(board))
+    assert result.exit_code == 0, result.stderr
+    engine = board.folder / "engines" / "sm87"
+    engine.mkdir(parents=True)
+    (engine / "timing.cache").write_text("timings")
+    return own_bundle
+
+
+def test_new_bundle_takes_the_place_of_an_older_one(
+    run: Any, shared_bundle: Path, older: Path, board: BoardCopy
+) -> None:
+    result = run("push", shared_bundle, place(board), "--json")
+    assert result.exit_code == 0, result.stderr
+    record = json.loads(result.stdout)
+    assert record["copied"] == ["tokenizer.json"] and record["removed"] == ["notes.txt"]
+    assert (board.folder / "engines" / "sm87" / "timing.cache").read_text() == "timings"
+    shutil.rmtree(board.folder / "engines")
+    assert same(shared_bundle, board.folder)
+    again = json.loads(run("push", shared_bundle, place(board), "--json").stdout)
+    assert (again["program"], again["copied"], again["removed"]) == ("nothing", [], [])
+
+
+@pytest.mark.parametrize("fault", ["rsync-status", "spoils", "scp-fails"])
+def test_push_that_fails_leaves_the_bundle_that_was_there_usable(
+    run: Any, shared_bundle: Path, older: Path, board: BoardCopy, fault: str
+) -> None:
+    board.switch(fault, "20")
+    assert run("push", shared_bundle, place(board)).exit_code == (6 if fault == "spoils" else 5)
+    checked = run("verify", board.folder, "--hashes")
+    assert checked.exit_code == 0, checked.stdout + checked.stderr
+    assert (board.folder / "notes.txt").exists()
+    board.switch_off(fault)
+    assert run("push", shared_bundle, place(board)).exit_code == 0
+    assert run("verify", board.folder, "--hashes").exit_code == 0
+
+
+@pytest.mark.parametrize("moves", ["1", "2"])
+def test_cut_short_while_files_are_put_in_place_says_so_and_goes_on(
+    run: Any, shared_bundle: Path, older: Path, board: BoardCopy, moves: str
+) -> None:
+    """After the old manifest, and after the first file: no bundle then, and nothing to copy anew."""
+    board.switch("moves", moves)
+    result = run("push", shared_bundle, place(board))
+    assert result.exit_code == 5
+    assert "no power" in result.stderr and "may be no bundle now" in result.stderr
+    assert not (board.folder / "manifest.json").exists()
+    board.switch_off("moves")
+    result = run("push", shared_bundle, place(board))
+    assert result.exit_code == 0, result.stderr
+    assert not (board.folder / "notes.txt").exists()
+    assert run("verify", board.folder, "--hashes").exit_code == 0
+    assert not (board.folder / "engines" / ".incoming").exists()
+
+
+def test_folder_with_files_of_something_else_is_refused_as_it_is(
     run: Any, shared_bundle: Path, board: BoardCopy
 ) -> None:
-    assert run("push", shared_bundle, place(board)).exit_code == 0
-    board.switch("rsync-status", "20")
-    assert run("push", shared_bundle, place(board)).exit_code == 5
-    assert not (board.folder / "manifest.json").exists()
+    board.folder.mkdir()
+    for name in ("thesis.odt", "letter.txt", "a", "b"):
+        (board.folder / name).write_text("mine")
+    result = run("push", shared_bundle, place(board))
+    assert result.exit_code == 2, result.stderr
+    assert "files that are of no bundle: a, b, letter.txt and 1 more" in result.stderr
+    assert sorted(p.name for p in board.folder.iterdir()) == ["a", "b", "letter.txt", "thesis.odt"]
+
+
+def test_names_of_files_are_never_read_by_a_shell(
+    run: Any, own_bundle: Path, board: BoardCopy
+) -> None:
+    name = "sub $(touch gotcha)/a;touch gotcha \"'b"
+    path = own_bundle / name
+    path.parent.mkdir()
+    path.write_text("x")
+    manifest = json.loads((own_bundle / "manifest.json").read_text())
+    manifest["files"][name] = {"bytes": 1, "sha256": hashlib.sha256(b"x").hexdigest()}
+    (own_bundle / "manifest.json").write_text(json.dumps(manifest))
+    result = run("push", own_bundle, place(board))
+    assert result.exit_code == 0, result.stderr
+    assert same(own_bundle, board.folder)
+    assert not [*board.folder.rglob("gotcha"), *Path.cwd().glob("gotcha")]
 
 
 def test_file_that_arrives_otherwise_is_named(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-TOOLS = ("bash", "mkdir", "rm", "cp", "cat", "sha256sum", "xargs", "head", "dirname")
+TOOLS = ("bash", "mkdir", "rm", "cp", "cat", "sha256sum", "xargs", "head", "dirname", "find", "sh")
 _SSH = """
 echo "ssh $*" >>"$STUB_STATE/log"
 [ -e "$STUB_STATE/unreachable" ] && { echo "ssh: connect to host: no route" >&2; exit 255; }
@@ -39,6 +39,12 @@ echo "scp $*" >>"$STUB_STATE/log"
 source=${@: -2:1}
 target=${*: -1}
 cp "$source" "${target#*:}"
+"""
+_MV = f"""
+left=$(cat "$STUB_STATE/moves" 2>/dev/null || echo 99)
+[ "$left" = 0 ] && {{ echo "mv: no power" >&2; exit 1; }}
+[ -e "$STUB_STATE/moves" ] && echo $((left - 1)) >"$STUB_STATE/moves"
+exec {shutil.which("mv")} "$@"
 """
 
 
@@ -71,7 +77,7 @@ def fake_board_copy(root: Path, monkeypatch: pytest.MonkeyPatch) -> BoardCopy:
     board.tools.mkdir()
     for tool in TOOLS:
         os.symlink(str(shutil.which(tool)), board.tools / tool)
-    for name, body in (("ssh", _SSH), ("rsync", _RSYNC), ("scp", _SCP)):
+    for name, body in (("ssh", _SSH), ("rsync", _RSYNC), ("scp", _SCP), ("mv", _MV)):
         path = board.tools / name
         path.write_text(f"#!{shutil.which('bash')}\n{body}")
         path.chmod(0o755)
