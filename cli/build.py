@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from selfdraft.cli.console import bytes_text, print_json, say, stage_progress, table
+from selfdraft.cli.console import bytes_text, note, print_json, say, stage_progress, table
 from selfdraft.cli.options import BundleArg, ChunkOption, ContextOption, JsonOption
 
 if TYPE_CHECKING:
@@ -78,6 +78,11 @@ def command(
         tactic_bytes=max(available // 2, workspace * MIB),
     )
     record = _record(opened, options, room)
+    if chunk is not None and options.limits.prefill_rows > chunk:
+        note(
+            f"--chunk {chunk} is built as {options.limits.prefill_rows}: passes over a prompt are "
+            "padded to that, so that all of its rows are computed alike"
+        )
     if dry_run:
         _tell(record, as_json=json_output, lines=[*_plan_lines(opened, options, room)])
         return

@@ -84,6 +84,7 @@ def bundle_facts(bundle: Path, manifest: Manifest, *, context: int) -> dict[str,
         "text": asdict(manifest.text),
         "sampling": asdict(manifest.sampling),
         "source": asdict(manifest.source),
+        "engines": _engine_facts(bundle),
         "files": {name: asdict(spec) for name, spec in manifest.files.items()},
         "notes": manifest.notes,
     }
@@ -97,19 +98,30 @@ def _mtp_bytes(cost: MtpCost) -> dict[str, Any]:
     return {key: values[key] for key in keys} | {"share_of_backbone": cost.share}
 
 
-def _engine_rows(bundle: Path) -> list[tuple[str, str, str, str]]:
-    """The engines that were built from the bundle, one a device."""
+def _engine_facts(bundle: Path) -> dict[str, dict[str, Any]]:
+    """The engines that were built from the bundle, by device. Raises ``BundleError``."""
+    from dataclasses import asdict
+
     from selfdraft.runtime.bundle import ENGINES_FOLDER
     from selfdraft.runtime.trt.sidecar import SIDECAR_NAME, read_sidecar
 
-    rows = []
+    facts = {}
     for path in sorted((bundle / ENGINES_FOLDER).glob(f"*/{SIDECAR_NAME}")):
         sidecar = read_sidecar(bundle, path.parent.name)
-        limits, size = sidecar.limits, sum(plan.bytes for plan in sidecar.plans.values())
-        system = f"TensorRT {sidecar.built.tensorrt}, L4T {sidecar.built.board.l4t or 'none'}"
-        most = f"batch {limits.batch}, context {limits.context}, prefill {limits.prefill_rows}"
-        rows.append((f"  {path.parent.name}", system, most, bytes_text(size)))
-    return rows
+        facts[path.parent.name] = {
+            "tensorrt": sidecar.built.tensorrt,
+            "l4t": sidecar.built.board.l4t,
+            "limits": asdict(sidecar.limits),
+            "bytes": sum(plan.bytes for plan in sidecar.plans.values()),
+        }
+    return facts
+
+
+def _engine_row(device: str, engine: dict[str, Any]) -> tuple[str, str, str, str]:
+    limits = engine["limits"]
+    system = f"TensorRT {engine['tensorrt']}, L4T {engine['l4t'] or 'none'}"
+    most = f"batch {limits['batch']}, context {limits['context']}, prefill {limits['prefill_rows']}"
+    return f"  {device}", system, most, bytes_text(engine["bytes"])
 
 
 def _print_facts(facts: dict[str, Any], manifest: Manifest) -> None:
@@ -133,10 +145,9 @@ def _print_facts(facts: dict[str, Any], manifest: Manifest) -> None:
     say(table([_state_row(facts, graph) for graph in facts["state_bytes"]]))
     if manifest.has_mtp:
         say(f"\n{mtp_cost(manifest, facts['weight_bytes'], context=context).text}")
-    engines = _engine_rows(Path(facts["bundle"]))
-    if engines:
+    if facts["engines"]:
         say("\nengines")
-        say(table(engines))
+        say(table([_engine_row(device, engine) for device, engine in facts["engines"].items()]))
     say("\nfiles")
     files = [(f"  {k}", bytes_text(f.bytes), f.sha256[:12]) for k, f in manifest.files.items()]
     say(table(files))

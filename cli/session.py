@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -165,12 +165,10 @@ def open_session(path: Path, options: EngineOptions) -> Session:
     """Check and open the bundle at ``path``. Raises ``BundleError``, ``DeviceError``."""
     bundle = open_bundle(path, engine_only=options.backend in ("auto", "tensorrt"))
     tokenizer = Tokenizer.from_file(bundle.file(bundle.manifest.text.tokenizer))
-    return Session(
-        bundle=bundle,
-        tokenizer=tokenizer,
-        backend=_open_backend(bundle, options),
-        options=options,
-    )
+    backend = _open_backend(bundle, options)
+    # An engine may be built for less than the bundle holds.
+    bundle = replace(bundle, manifest=backend.manifest)
+    return Session(bundle=bundle, tokenizer=tokenizer, backend=backend, options=options)
 
 
 def _open_backend(bundle: Bundle, options: EngineOptions) -> Backend:
@@ -191,12 +189,23 @@ def _open_backend(bundle: Bundle, options: EngineOptions) -> Backend:
         from selfdraft.runtime.trt.backend import TensorRtBackend
 
         backend = TensorRtBackend(bundle.path, bundle.manifest, board=board_of(probe()))
+        _check_context(options.context, bundle, backend.manifest.limits.context_length)
     else:
         from selfdraft.runtime.ort import OrtBackend
 
         backend = OrtBackend(bundle.path, bundle.manifest, threads=options.threads)
     checked: Backend = backend
     return checked
+
+
+def _check_context(context: int | None, bundle: Bundle, most: int) -> None:
+    """Refuse more than the engine has, where the bundle has it."""
+    if context is not None and most < context <= bundle.manifest.limits.context_length:
+        raise ConfigError(
+            f"context is {context}, the engine was built for {most} tokens",
+            hint=f"choose up to {most}, or build it again: "
+            f"selfdraft build {bundle.path} --context {context}",
+        )
 
 
 def _check_backend(bundle: Bundle, name: str, *, on_board: bool) -> None:

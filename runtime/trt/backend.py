@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from selfdraft.errors import ConfigError
-from selfdraft.manifest import GraphSpec, Manifest
+from selfdraft.manifest import MAX_STEP_ROWS, GraphSpec, Manifest
 from selfdraft.runtime.attention_record import BLOCKS_READ
 from selfdraft.runtime.backend import (
     BackboneOutput,
@@ -29,7 +29,7 @@ from selfdraft.runtime.graph_check import check_graph_names
 from selfdraft.runtime.trt.binding import LOGITS, Binder, wanted_embedding
 from selfdraft.runtime.trt.embedding import upload_embedding
 from selfdraft.runtime.trt.engines import open_engines
-from selfdraft.runtime.trt.gpu import Gpu
+from selfdraft.runtime.trt.gpu import Gpu, cuda_errors
 from selfdraft.runtime.trt.library import import_tensorrt
 from selfdraft.runtime.trt.limits import PROMPT_ROWS, EngineLimits
 from selfdraft.runtime.trt.passes import TrtTensor
@@ -61,9 +61,9 @@ class TensorRtBackend:
     ) -> None:
         tensorrt = import_tensorrt()
         check_graph_names(manifest)
-        self._manifest = manifest
         self._gpu = Gpu()
         self._engines = open_engines(tensorrt, self._gpu, bundle, manifest, board or Board())
+        self._manifest = self._engines.limits.applied_to(manifest)
         embedding = upload_embedding(
             self._gpu, bundle, manifest, wanted_embedding(manifest.graphs["backbone"])
         )
@@ -78,6 +78,7 @@ class TensorRtBackend:
 
     @property
     def manifest(self) -> Manifest:
+        """The bundle's, with the limits of the engines."""
         return self._manifest
 
     @property
@@ -106,9 +107,14 @@ class TensorRtBackend:
         rows, logit_rows = input_ids.shape[1], step.row_index.shape[1]
         if np.any(step.attend_all * step.row_count):  # a prompt; idle slots do not count
             rows = max(rows, PROMPT_ROWS)
+        elif rows > MAX_STEP_ROWS:
+            raise ConfigError(
+                f"a sparse prefill of {rows} rows at a time: from {PROMPT_ROWS} rows on, kernels "
+                "round otherwise than those of decode steps, which sparse rows are to equal",
+                hint=f"use --chunk {MAX_STEP_ROWS} or less, or leave it out",
+            )
         found = self._binder.bind("backbone", states, rows=rows, logit_rows=logit_rows)
-        found.fill(step, input_ids)
-        found.run()
+        found.start(step, input_ids)
         found.wait()
         found.sort_candidates()
         return BackboneOutput(
@@ -139,9 +145,7 @@ class TensorRtBackend:
             logit_rows=step.row_index.shape[1],
             turn=states.turn,
         )
-        found.fill(step, input_ids)
-        found.fill_hidden(hidden)
-        found.run()
+        found.start(step, input_ids, hidden)
         return MtpOutput(
             hidden=found.output(graph.taps[0]),
             draft_ids=found.output("draft_ids"),
@@ -159,9 +163,10 @@ class TensorRtBackend:
             return np.asarray(self._read_row(logits, row)[ids])
         size = self._row_dtype.itemsize
         start = self._row_address(logits, row)
-        for place, token in enumerate(ids.tolist()):
-            target = self._row[place * size : (place + 1) * size]
-            self._gpu.download(target, start + token * size)
+        with cuda_errors("reading logits"):
+            for place, token in enumerate(ids.tolist()):
+                target = self._row[place * size : (place + 1) * size]
+                self._gpu.download(target, start + token * size)
         self._gpu.synchronize()
         return self._row[: len(ids) * size].view(self._row_dtype).astype(np.float32)
 
@@ -198,6 +203,7 @@ class TensorRtBackend:
         return logits.view.address + place * self._row_dtype.itemsize
 
     def _read_row(self, logits: TrtTensor, row: tuple[int, int]) -> FloatArray:
-        self._gpu.download(self._row, self._row_address(logits, row))
+        with cuda_errors("reading a row of logits"):
+            self._gpu.download(self._row, self._row_address(logits, row))
         self._gpu.synchronize()
         return self._row.view(self._row_dtype).astype(np.float32)

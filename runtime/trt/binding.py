@@ -50,8 +50,14 @@ class Binder:
         Raises ``ConfigError`` for shapes that the engine was not built for.
         """
         limits = self._engines.limits
-        self._check("rows", rows, limits.prefill_rows)
-        self._check("logit_rows", logit_rows, limits.decode_rows)
+        _check(
+            *("rows", rows, limits.prefill_rows),
+            hint="build it for more (selfdraft build BUNDLE --chunk N), or use a smaller --chunk",
+        )
+        _check(
+            *("logit_rows", logit_rows, limits.decode_rows),
+            hint="ask for the logits of fewer rows in one pass",
+        )
         profile = limits.profile_of(rows)
         decodes = profile == "decode"
         # A step repeats, a chunk of a prompt may have any length: its pass takes all of them.
@@ -73,23 +79,14 @@ class Binder:
         found.set_shapes(sizes, lambda tensor: resolve(tensor.shape, sizes))
         return found
 
-    def _check(self, name: str, value: int, most: int) -> None:
-        if value > most:
-            raise ConfigError(
-                f"a pass of {value} {name}, the engine was built for {most}",
-                hint="build it for more (selfdraft build BUNDLE --chunk N), or use a smaller --chunk",
-            )
-
     def _context(self, name: str, profile: int) -> trt.IExecutionContext:
         engine: trt.ICudaEngine = self._engines.by_graph[name]
         strategy = self._tensorrt.ExecutionContextAllocationStrategy.USER_MANAGED
         context: trt.IExecutionContext | None = engine.create_execution_context(strategy)
         if context is None:
-            raise DeviceError(
-                f"{name} has no execution context: {last_error(self._engines.logger)}",
-                hint="check the board with: selfdraft doctor",
-            )
-        context.set_optimization_profile_async(profile, self._gpu.stream)
+            raise self._refused(f"{name} has no execution context")
+        if not context.set_optimization_profile_async(profile, self._gpu.stream):
+            raise self._refused(f"{name} takes no profile {PROFILES[profile]}")
         context.set_device_memory(self._scratch.address, self._scratch.num_bytes)
         return context
 
@@ -131,14 +128,22 @@ class Binder:
             address = states.buffers[state.name].address
             addresses |= {state.input: address, state.output: address}
             shape = state.sizes(batch=states.batch, capacity=states.capacity)
-            context.set_input_shape(state.input, shape)
+            if not context.set_input_shape(state.input, shape):
+                raise self._refused(f"{found.graph.file} takes no {state.name} of shape {shape}")
         for name, address in addresses.items():
             if not context.set_tensor_address(name, address):
-                raise DeviceError(
-                    f"{found.graph.file} takes no address for {name}: "
-                    f"{last_error(self._engines.logger)}",
-                    hint="build the engine again: selfdraft build BUNDLE",
-                )
+                raise self._refused(f"{found.graph.file} takes no address for {name}")
+
+    def _refused(self, what: str) -> DeviceError:
+        return DeviceError(
+            f"{what}: {last_error(self._engines.logger)}",
+            hint="check the board with: selfdraft doctor",
+        )
+
+
+def _check(name: str, value: int, most: int, *, hint: str) -> None:
+    if value > most:
+        raise ConfigError(f"a pass of {value} {name}, the engine was built for {most}", hint=hint)
 
 
 class BufferGroups(NamedTuple):

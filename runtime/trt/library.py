@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -110,29 +110,26 @@ def find_plugins() -> Plugins:
 
 
 def load_plugins(
-    tensorrt: Any, plugins: Plugins | None, wanted: Iterable[Creator], *, mend: str
+    tensorrt: Any, plugins: Plugins | None, wanted: Sequence[Creator], *, mend: str
 ) -> None:
     """Load the library by its absolute path, and see that it has every creator ``wanted``.
 
-    Raises ``DeviceError`` for a library that does not load, ``BundleError`` for one that lacks
+    Once a process: TensorRT refuses a library whose plugins are registered already. Raises ``DeviceError`` for a library that does not load, ``BundleError`` for one that lacks
     a creator: the parser and the engine would only say that something was not found.
     """
     registry: trt.IPluginRegistry = tensorrt.get_plugin_registry()
-    if plugins is not None:
+    missing = _unregistered(registry, wanted)
+    if plugins is not None and len(missing) == len(wanted):
         handle = registry.load_library(plugins.path)
         if handle is None:
             raise DeviceError(f"{plugins.path} does not load in TensorRT", hint=BUILD_PLUGINS)
         log.info("loaded %s", plugins.path)
-    for creator in wanted:
-        if registry.get_creator(creator.name, creator.version, creator.namespace) is None:
-            where = plugins.path if plugins else "TensorRT"
-            raise BundleError(
-                f"{where} has no plugin {creator.namespace}::{creator.name} version "
-                f"{creator.version}",
-                hint=mend,
-            )
+        missing = _unregistered(registry, wanted)
+    if missing:
+        where = plugins.path if plugins else "TensorRT"
+        name, version = f"{missing[0].namespace}::{missing[0].name}", missing[0].version
+        raise BundleError(f"{where} has no plugin {name} version {version}", hint=mend)
 
 
-def node_names(nodes: Iterable[PluginNode]) -> tuple[str, ...]:
-    """Names of nodes."""
-    return tuple(node.name for node in nodes)
+def _unregistered(registry: trt.IPluginRegistry, wanted: Sequence[Creator]) -> list[Creator]:
+    return [c for c in wanted if registry.get_creator(c.name, c.version, c.namespace) is None]

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from selfdraft.errors import ConfigError
-from selfdraft.manifest import BLOCK_TOKENS, MAX_STEP_ROWS, Dim, GraphSpec, Limits, capacity_for
+from selfdraft.manifest import (
+    BLOCK_TOKENS,
+    MAX_STEP_ROWS,
+    Dim,
+    GraphSpec,
+    Limits,
+    Manifest,
+    capacity_for,
+)
 from selfdraft.runtime.loop_options import MAX_DRAFTS
 
 ProfileName = Literal["decode", "prefill"]
@@ -34,6 +43,15 @@ class EngineLimits:
     def capacity(self) -> int:
         """Cache slots of each sequence."""
         return capacity_for(self.context)
+
+    def applied_to(self, manifest: Manifest) -> Manifest:
+        """``manifest`` with what the engine holds of a context and takes of a prompt at a time."""
+        limits = dataclasses.replace(
+            manifest.limits,
+            context_length=self.context,
+            prefill_rows=min(self.prefill_rows, manifest.limits.prefill_rows),
+        )
+        return dataclasses.replace(manifest, limits=limits)
 
     def profile_of(self, rows: int) -> ProfileName:
         """The profile for a pass over ``rows`` rows."""

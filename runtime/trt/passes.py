@@ -79,6 +79,19 @@ class Pass:
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """Input shapes that the context was told."""
 
+    def start(
+        self,
+        step: Step,
+        input_ids: IntArray | TrtTensor,
+        hidden: TrtTensor | FloatArray | None = None,
+    ) -> None:
+        """Queue the inputs and the pass. Raises ``DeviceError`` where CUDA or TensorRT refuses."""
+        with cuda_errors(f"running {self.graph.file}"):
+            self.fill(step, input_ids)
+            if hidden is not None:
+                self.fill_hidden(hidden)
+            self.run()
+
     def fill(self, step: Step, input_ids: IntArray | TrtTensor) -> None:
         """Queue the inputs; no run may be pending, since it may still read the host's copies."""
         assert not self.pending
@@ -105,15 +118,14 @@ class Pass:
 
     def run(self) -> None:
         """Queue the pass and the copy of its lists."""
-        with cuda_errors(f"running {self.graph.file}"):
-            if self.captured is not None:
-                self.captured.launch(self.gpu.stream)
-            else:
-                self._enqueue()
-                if self.captures:
-                    self.captured = self.gpu.capture(self._enqueue)
-            self.done.record()
-            self.pending = True
+        if self.captured is not None:
+            self.captured.launch(self.gpu.stream)
+        else:
+            self._enqueue()
+            if self.captures:
+                self.captured = self.gpu.capture(self._enqueue)
+        self.done.record()
+        self.pending = True
 
     def wait(self) -> None:
         """Return when the newest run is done, and its lists are on the host."""

@@ -58,10 +58,40 @@ def test_dry_run_shows_the_plan_without_tensorrt(
     record = json.loads(run("build", bundle, "--dry-run", "--json").stdout)
     assert record["limits"]["batch"] == 1 and record["plugin_nodes"]["backbone"] == 16
     assert record["room"]["peak_bytes"] > record["room"]["disk_bytes"] > 0
+    assert not result.stderr
+    few = run("build", bundle, "--dry-run", "--chunk", 8)
+    assert "--chunk 8 is built as 66" in few.stderr and "1, 66, 66" in few.stdout
     assert run("build", bundle).exit_code == 5, "without TensorRT nothing else goes"
 
 
-def test_built_bundle_generates_and_bench_and_inspect_take_it(
+def test_engine_built_for_less_than_the_bundle_holds_sets_the_defaults(
+    run: Any, bundle: Path, double: Double
+) -> None:
+    assert run("build", bundle, "--context", 128, "--chunk", 70).exit_code == 0
+    prompt = "water " * 90
+    reply = run("generate", bundle, prompt, "--raw", "--max-tokens", 60, "--json")
+    assert reply.exit_code == 0, reply.stderr
+    record = json.loads(reply.stdout)
+    length = len(record["prompt_ids"]) + len(record["tokens"])
+    assert len(record["prompt_ids"]) > 70 and length <= 128
+    more = run("generate", bundle, prompt, "--raw", "--context", 200)
+    assert more.exit_code == 2 and "the engine was built for 128 tokens" in more.stderr
+    assert f"selfdraft build {bundle} --context 200" in more.stderr
+
+
+def test_damaged_record_of_an_engine_is_refused_before_anything_is_shown(
+    run: Any, bundle: Path, double: Double
+) -> None:
+    assert run("build", bundle, "--batch", 3).exit_code == 0
+    engines = json.loads(run("inspect", bundle, "--json").stdout)["engines"]
+    assert engines["sm87"]["limits"]["batch"] == 3 and engines["sm87"]["tensorrt"] == "10.3.0"
+    (bundle / "engines" / "sm87" / "engine.json").write_text("{")
+    shown = run("inspect", bundle)
+    assert shown.exit_code == 3 and not shown.stdout
+    assert f"selfdraft build {bundle}" in shown.stderr
+
+
+def test_built_bundle_generates_and_inspect_and_verify_take_it(
     run: Any, bundle: Path, double: Double
 ) -> None:
     result = run("build", bundle)

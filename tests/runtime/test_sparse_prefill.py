@@ -55,7 +55,11 @@ def generated(backend: Any, *, count: int = 24, **options: Any) -> tuple[DecodeL
 
 
 @pytest.mark.parametrize("chunk", [None, 7, 63, 65, 449])
-def test_chunks_change_neither_tokens_nor_caches(backend: Any, chunk: int | None) -> None:
+def test_chunks_change_neither_tokens_nor_caches(
+    backend: Any, engine: str, chunk: int | None
+) -> None:
+    if engine != "reference" and chunk == 449:
+        pytest.skip("engines refuse more than 65 rows: tests/runtime/test_trt_builder.py")
     sparse: dict[str, Any] = {"prefill_attention": "sparse", "drafts": 1}
     by_one, expected = generated(backend, **sparse, prefill_rows=1)
     loop, result = generated(backend, **sparse, prefill_rows=chunk)
@@ -86,7 +90,7 @@ def test_plain_and_speculative_agree_after_a_sparse_prefill(
 ) -> None:
     backend = sparse_model.backend(tiny, copy_model, selector=selector, budget=320)
     _, plain = generated(backend, drafts=0, prefill_attention="sparse")
-    _, speculative = generated(backend, drafts=3, prefill_attention="sparse", prefill_rows=100)
+    _, speculative = generated(backend, drafts=3, prefill_attention="sparse", prefill_rows=40)
     assert speculative.tokens == plain.tokens
     assert 0 < speculative.accepted[0] < speculative.drafted[0] + 1
 

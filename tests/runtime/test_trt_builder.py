@@ -93,6 +93,37 @@ def test_built_engines_speculate_like_plain_decoding(double: Double, bundle: Bun
     assert list(generate(backend, (5, 6), max_tokens=2))
 
 
+def test_engine_with_smaller_limits_narrows_the_manifest(double: Double, bundle: Bundle) -> None:
+    build_bundle(bundle, context=200, prefill_rows=70)
+    limits = open_backend(bundle).manifest.limits
+    assert (limits.context_length, limits.prefill_rows) == (200, 70)
+    assert limits.candidates == bundle.manifest.limits.candidates
+    build_bundle(bundle)
+    assert open_backend(bundle).manifest == bundle.manifest
+
+
+def test_second_backend_of_a_process_does_not_load_the_library_again(
+    double: Double, bundle: Bundle
+) -> None:
+    """TensorRT refuses a library whose plugins are registered."""
+    build_bundle(bundle)
+    for _ in range(2):
+        open_backend(bundle)
+    assert len(double.tensorrt.registry.loaded) == 1
+
+
+def test_sparse_prefill_beyond_a_decode_steps_kernels_is_refused(
+    double: Double, bundle: Bundle
+) -> None:
+    build_bundle(bundle)
+    loop = DecodeLoop(open_backend(bundle), drafts=1, prefill_attention="sparse", prefill_rows=66)
+    request = Request(prompt_ids=tuple(range(5, 205)), max_tokens=4, ignore_eos=True)
+    with refused("a sparse prefill of 66 rows", error=ConfigError):
+        loop.begin({0: request})
+    loop = DecodeLoop(open_backend(bundle), drafts=1, prefill_attention="sparse", prefill_rows=65)
+    assert loop.begin({0: request})
+
+
 def test_build_loads_the_library_first_and_writes_plans_cache_and_sidecar(
     double: Double, bundle: Bundle, library: Path
 ) -> None:
@@ -334,12 +365,12 @@ def test_missing_libraries_are_told_with_what_installs_them(
     monkeypatch.setenv("SELFDRAFT_PLUGIN_PATH", str(library / "nowhere"))
     with refused("there is no plugin library at", error=DeviceError):
         open_backend(bundle)
+    double.tensorrt.registry.creators.clear()
     library.write_text("ELF of something else")
     monkeypatch.setenv("SELFDRAFT_PLUGIN_PATH", str(library))
     with refused("does not load in TensorRT", error=DeviceError):
         build_bundle(bundle)
     library.write_text("double\nInt4MatMul 1 selfdraft\n")
-    double.tensorrt.registry.creators.clear()
     double.tensorrt.steps.clear()
     with refused("no plugin selfdraft::CachedAttention version 1", error=BundleError):
         build_bundle(bundle)

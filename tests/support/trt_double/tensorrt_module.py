@@ -121,8 +121,11 @@ class FakeRegistry:
         lines = Path(path).read_text(errors="replace").splitlines()
         if not lines or lines[0] != "double":
             return None
+        own: set[Any] = {tuple(line.split()) for line in lines[1:]}
+        if own & self.creators:  # as IPluginRegistry::loadLibrary says
+            return None
         self.loaded.append(path)
-        self.creators |= {tuple(line.split()) for line in lines[1:]}  # type: ignore[misc]
+        self.creators |= own
         return object()
 
     def get_creator(self, name: str, version: str, namespace: str) -> object | None:
