@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from selfdraft.errors import BundleError, DeviceError
-from selfdraft.manifest import Manifest, PluginNode
+from selfdraft.manifest import Manifest
 from selfdraft.runtime.bundle import file_sha256
 
 if TYPE_CHECKING:

@@ -68,7 +68,7 @@ def test_engine_built_for_less_than_the_bundle_holds_sets_the_defaults(
     run: Any, bundle: Path, double: Double
 ) -> None:
     assert run("build", bundle, "--context", 128, "--chunk", 70).exit_code == 0
-    prompt = "water " * 90
+    prompt = "water " * 45
     reply = run("generate", bundle, prompt, "--raw", "--max-tokens", 60, "--json")
     assert reply.exit_code == 0, reply.stderr
     record = json.loads(reply.stdout)

@@ -1,4 +1,4 @@
-"""The demo all the way to a board, by the commands: exported, pushed nowhere, built, and run.
+"""The demo all the way to a board, by the commands: exported, built, and run.
 
 On the double of TensorRT (tests/support/trt_double), which runs the check variant of the graphs: tokens
 are those of the fp64 reference on the same bundle. Nothing here has seen a GPU.
