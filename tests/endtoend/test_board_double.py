@@ -23,7 +23,9 @@ from selfdraft.manifest import load_manifest
 pytestmark = pytest.mark.slow
 
 PROMPT = "What is the capital of Ireland?"
-SPARSE = ("--attention", "sparse", "--budget", 192, "--local-blocks", 2, "--kv", "int8")
+LONG = f"{'Tell me about water and stone. ' * 40}{PROMPT}"
+"""Of more tokens than the sparse budget."""
+SPARSE = ("--attention", "sparse", "--budget", 256, "--local-blocks", 2, "--kv", "int8")
 EXPORTS: dict[str, tuple[object, ...]] = {
     "jp6 fp16": ("--target", "orin-jp6"),
     "jp7 int4 sparse": ("--target", "orin-jp7", "--weights", "int4", *SPARSE),
@@ -41,7 +43,7 @@ def run(*arguments: object, **settings: Any) -> Any:
 def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Exported by the command; its check variant beside it, as the double wants it."""
     folder = tmp_path_factory.mktemp("board") / "demo.sd"
-    run("export", DEMO, "-o", folder, "--context", 256, *EXPORTS[request.param])
+    run("export", DEMO, "-o", folder, "--context", 512, *EXPORTS[request.param])
     checked = folder.with_name(f"{folder.name}.check")
     checked.mkdir()
     write_check_variant(folder, load_manifest(folder), checked)
@@ -56,7 +58,7 @@ def board(
     library = write_plugin_library(tmp_path / "libselfdraft_plugins.so")
     monkeypatch.setenv("SELFDRAFT_PLUGIN_PATH", str(library))
     with installed(make_double()) as double:
-        built = run("build", bundle, "--batch", 2, "--context", 192, "--chunk", 80)
+        built = run("build", bundle, "--batch", 2, "--context", 448, "--chunk", 80)
         assert "backbone.plan" in built.stdout
         yield bundle, double
 
@@ -68,7 +70,7 @@ def by_both(board: tuple[Path, Any], *arguments: object, **settings: Any) -> lis
     results = []
     for backend in ("tensorrt", "reference"):
         before = double.driver.num_launches
-        context = ("--context", 192, "--backend", backend)
+        context = ("--context", 448, "--backend", backend)
         results.append(run(command, bundle, *options, *context, **settings))
         assert (double.driver.num_launches > before) == (backend == "tensorrt")
     return results
@@ -77,7 +79,8 @@ def by_both(board: tuple[Path, Any], *arguments: object, **settings: Any) -> lis
 @pytest.mark.parametrize("drafts", [0, 3])
 def test_generate_says_what_the_reference_says(board: tuple[Path, Any], drafts: int) -> None:
     options = ("--json", "--max-tokens", 12, "--drafts", drafts, "--mode", "greedy")
-    engine, reference = (json.loads(r.stdout) for r in by_both(board, "generate", PROMPT, *options))
+    engine, reference = (json.loads(r.stdout) for r in by_both(board, "generate", LONG, *options))
+    assert len(engine["prompt_ids"]) > 280
     assert engine["tokens"] == reference["tokens"] and len(engine["tokens"]) > 4
     assert engine["accepted"] == reference["accepted"]
 
