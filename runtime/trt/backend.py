@@ -8,9 +8,10 @@ a chain of drafts each pass reads what the one before it left on the device.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +40,21 @@ from selfdraft.runtime.trt.states import TrtStates, allocate_states, export_slot
 GRAPHS_VARIABLE = "SELFDRAFT_CUDA_GRAPHS"
 FEW_ENTRIES = 16
 """Single logits that are fetched one by one; more of them: the whole row."""
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _on_gpu(
+    method: Callable[Concatenate[TensorRtBackend, P], R],
+) -> Callable[Concatenate[TensorRtBackend, P], R]:
+    """``method`` with the device at the calling thread's hands: a service runs on one of its own."""
+
+    @wraps(method)
+    def call(self: TensorRtBackend, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        with self._gpu.current():
+            return method(self, *args, **kwargs)
+
+    return call
 
 
 class TensorRtBackend:
@@ -90,6 +106,7 @@ class TensorRtBackend:
     def _backbone(self) -> GraphSpec:
         return self._manifest.graphs["backbone"]
 
+    @_on_gpu
     def allocate(self, *, batch: int, capacity: int) -> TrtStates:
         """Zeroed states of every graph. Raises ``ConfigError`` beyond what the engine was built for."""
         limits = self._engines.limits
@@ -102,6 +119,7 @@ class TensorRtBackend:
             )
         return allocate_states(self._gpu, self._manifest, batch=batch, capacity=capacity)
 
+    @_on_gpu
     def run_backbone(self, states: TrtStates, step: Step, input_ids: IntArray) -> BackboneOutput:
         """One pass of the backbone; returns when its candidates are on the host."""
         rows, logit_rows = input_ids.shape[1], step.row_index.shape[1]
@@ -125,6 +143,7 @@ class TensorRtBackend:
             blocks_read=found.listed(BLOCKS_READ) if BLOCKS_READ in found.lists else None,
         )
 
+    @_on_gpu
     def run_mtp(
         self,
         states: TrtStates,
@@ -153,10 +172,12 @@ class TensorRtBackend:
             top_ids=found.listed("top_ids"),
         )
 
+    @_on_gpu
     def read_rows(self, logits: TrtTensor, rows: list[tuple[int, int]]) -> FloatArray:
         """Host copies ``[len(rows), V]`` of logit rows ``(slot, index in row_index)``."""
         return np.stack([self._read_row(logits, row) for row in rows])
 
+    @_on_gpu
     def read_entries(self, logits: TrtTensor, row: tuple[int, int], ids: IntArray) -> FloatArray:
         """Host copies ``[len(ids)]`` of single logits of row ``(slot, index in row_index)``."""
         if len(ids) > FEW_ENTRIES:
@@ -170,6 +191,7 @@ class TensorRtBackend:
         self._gpu.synchronize()
         return self._row[: len(ids) * size].view(self._row_dtype).astype(np.float32)
 
+    @_on_gpu
     def to_host(self, tensor: TrtTensor) -> NDArray[Any]:
         """A tensor on the host, once the pass that makes it is done."""
         tensor.owner.wait()
@@ -179,12 +201,14 @@ class TensorRtBackend:
         self._gpu.fetch(array, tensor.view.address)
         return array
 
+    @_on_gpu
     def export_states(
         self, states: TrtStates, *, slot: int, lengths: Mapping[str, int]
     ) -> dict[str, NDArray[Any]]:
         """Host copies of one slot's states by name, cut to ``lengths`` (tokens, by graph)."""
         return export_slot(self._gpu, self._manifest, states, slot=slot, lengths=lengths)
 
+    @_on_gpu
     def import_states(
         self,
         states: TrtStates,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from selfdraft import __version__
-from selfdraft.errors import BundleError, ConfigError, DeviceError
+from selfdraft.errors import BundleError, ConfigError, DeviceError, ResourceError
 from selfdraft.manifest import GraphSpec
 from selfdraft.runtime.bundle import Bundle
 from selfdraft.runtime.trt.engines import check_engine, found_here, plugins_for
@@ -94,9 +94,13 @@ def build_engines(
             name: builder.build(bundle.file(graph.file), graph, name)
             for name, graph in manifest.graphs.items()
         }
-    except BaseException:
+    except BaseException as error:
         for part in folder.glob(f"*{PART}"):
             part.unlink()
+        if isinstance(error, OSError):
+            raise ResourceError(
+                f"{folder} cannot be written: {error.strerror}", hint="free disk space there"
+            ) from None
         raise
     sidecar = Sidecar(
         schema="selfdraft.engine/1",

@@ -7,6 +7,7 @@ Methods that only queue work are called in every step: their callers guard them 
 from __future__ import annotations
 
 import atexit
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -52,7 +53,8 @@ class Event:
 class Gpu:
     """The primary context of a device, which TensorRT uses too, and one stream of work in order.
 
-    Raises ``DeviceError`` without pycuda or a device. To be used from the thread that made it.
+    Raises ``DeviceError`` without pycuda or a device. Calls of another thread than the one that made
+    it belong in ``current``.
     """
 
     def __init__(self, index: int = 0) -> None:
@@ -62,6 +64,7 @@ class Gpu:
             self._device = self._cuda.Device(index)
             self._context = self._device.retain_primary_context()
             self._context.push()
+            self._thread = threading.get_ident()
             self._stream = self._cuda.Stream()
         self._graphs: DriverGraphs | None = None
         atexit.register(self.close)
@@ -87,6 +90,22 @@ class Gpu:
     def stream(self) -> int:
         """Handle of the stream."""
         return int(self._stream.handle)
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """Let the calling thread use the device meanwhile.
+
+        A thread must not end with a context of its own left: pycuda aborts the process then.
+        """
+        if threading.get_ident() == self._thread or self._context is None:
+            yield
+            return
+        with cuda_errors("using the GPU on another thread"):
+            self._context.push()
+        try:
+            yield
+        finally:
+            self._context.pop()
 
     def allocate(self, num_bytes: int) -> DeviceBuffer:
         """Memory of zeros. Raises ``ResourceError`` where there is not enough."""
@@ -141,7 +160,11 @@ class Gpu:
 
     def finish_before(self, owner: object) -> None:
         """Let queued work end before ``owner`` goes, and with it contexts that the work needs."""
-        weakref.finalize(owner, self._stream.synchronize).atexit = False
+        weakref.finalize(owner, self._finish).atexit = False
+
+    def _finish(self) -> None:
+        with self.current():
+            self._stream.synchronize()
 
     def capture(self, enqueue: Callable[[], None]) -> CapturedGraph:
         """What ``enqueue`` queues, recorded and not run. It may neither allocate nor wait."""
@@ -150,8 +173,8 @@ class Gpu:
         return self._graphs.capture(self.stream, enqueue)
 
     def close(self) -> None:
-        """Leave the context; further calls do nothing."""
-        if self._context is not None:
+        """Leave the context, on the thread that entered it; further calls do nothing."""
+        if self._context is not None and threading.get_ident() == self._thread:
             context, self._context = self._context, None
             context.pop()
 

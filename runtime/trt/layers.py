@@ -1,7 +1,7 @@
 """Whether a built engine runs our plugins: the engine inspector must list every one of them.
 
-The parser prefers built-in operators and local functions to plugins, so an engine without our
-kernels is possible, works, and is slow.
+The parser prefers built-in operators to plugins, and some parsers local functions too, so an engine
+without our kernels is possible, works, and is slow.
 """
 
 from __future__ import annotations

@@ -8,8 +8,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
+import threading
 import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 from typing import Any
 
@@ -309,6 +311,15 @@ def test_failures_of_the_libraries_are_told_in_our_words(
     double.device.memory_bytes = 0
     with refused("bytes of device memory", error=ResourceError):
         backend.allocate(batch=1, capacity=64)
+
+
+def test_a_thread_of_a_service_runs_what_another_one_opened(backend: Any, double: Double) -> None:
+    """CUDA's context belongs to a thread, and none may end with one left (pycuda aborts then)."""
+    expected = warm(started(backend, drafts=2), 8).tokens(0)
+    with ThreadPoolExecutor(1) as pool:
+        loop = pool.submit(lambda: warm(started(backend, drafts=2), 8)).result()
+        assert {t for t, n in double.device.entered.items() if n} == {threading.get_ident()}
+    assert loop.tokens(0) == expected
 
 
 class TestTeethOfTheDouble:

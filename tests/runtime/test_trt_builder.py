@@ -5,6 +5,7 @@ On the double, with the demo exported for a board (int4, sparse) and run by its 
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 from collections.abc import Callable, Iterator
@@ -224,6 +225,27 @@ def test_what_fails_in_a_build_leaves_the_engine_that_was_there(
     with refused("refuses the decode profile", error=BundleError):
         build_bundle(bundle)
     assert not sidecar_of(bundle).exists()
+
+
+def test_full_disk_is_told_and_leaves_the_engine_that_was_there(
+    double: Double, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = build_bundle(bundle)
+    before = files_of(folder)
+    write = Path.write_bytes
+
+    def full(path: Path, data: Any) -> int:
+        if path.name == "mtp.plan.part":
+            write(path, b"half")
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(path, data)
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with refused(f"{folder} cannot be written: No space", error=ResourceError):
+        build_bundle(bundle, batch=1)
+    after = files_of(folder)
+    assert after.pop("timing.cache") != before.pop("timing.cache"), "timings are kept"
+    assert after == before
 
 
 def test_layer_names_are_compared_whole(bundle: Bundle) -> None:

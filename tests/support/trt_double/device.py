@@ -7,6 +7,7 @@ early is wrong.
 from __future__ import annotations
 
 import bisect
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -51,8 +52,14 @@ class FakeDevice:
     num_queued: int = 0
     """Ever queued; ``num_queued - len(queue)`` are done."""
     capturing: list[Work] | None = None
+    entered: dict[int, int] = field(default_factory=dict)
+    """How often the primary context was pushed, by thread."""
+
+    def assert_current(self) -> None:
+        assert self.entered.get(threading.get_ident()), "this thread has no context"
 
     def count_allocation(self) -> None:
+        self.assert_current()
         assert self.capturing is None, "something was allocated while capturing"
         self.num_allocations += 1
 
@@ -95,6 +102,7 @@ class FakeDevice:
 
     def put(self, work: Work) -> None:
         """Queue work, or record it while capturing."""
+        self.assert_current()
         if self.capturing is not None:
             self.capturing.append(work)
             return
@@ -134,6 +142,7 @@ class FakeDevice:
 
     def copy_now(self, address: int, host: NDArray[Any], *, out: bool) -> None:
         """A copy on the null stream."""
+        self.assert_current()
         assert self.capturing is None, "a copy outside the stream while capturing"
         assert not self.queue, "a copy outside the stream while work is queued"
         device, flat = self.view(address, host.nbytes), _flat(host)

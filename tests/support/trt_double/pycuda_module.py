@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 import types
 import weakref
 from typing import Any
@@ -22,29 +23,30 @@ class FakeMemoryError(FakeError):
 
 
 class FakeContext:
-    """The primary context; pushed once, popped once."""
+    """The primary context; each thread has a stack of its own."""
 
-    def __init__(self) -> None:
-        self.depth = 0
+    def __init__(self, device: FakeDevice) -> None:
+        self._entered = device.entered
 
     def push(self) -> None:
-        self.depth += 1
+        thread = threading.get_ident()
+        self._entered[thread] = self._entered.get(thread, 0) + 1
 
     def pop(self) -> None:
-        self.depth -= 1
-        assert self.depth >= 0, "the context stack is empty"
+        thread = threading.get_ident()
+        assert self._entered.get(thread), "the context stack is empty"
+        self._entered[thread] -= 1
 
 
 class FakeDeviceHandle:
     """``pycuda.driver.Device``: an AGX Orin."""
 
-    primary = FakeContext()
-
-    def __init__(self, index: int) -> None:
+    def __init__(self, index: int, device: FakeDevice) -> None:
         assert index == 0
+        self._device = device
 
     def retain_primary_context(self) -> FakeContext:
-        return self.primary
+        return FakeContext(self._device)
 
     def name(self) -> str:
         return "Orin (double)"
@@ -98,7 +100,7 @@ def pycuda_modules(device: FakeDevice) -> dict[str, types.ModuleType]:
 
     def new_device(index: int) -> FakeDeviceHandle:
         assert initialised, "pycuda.driver.init was not called"
-        return FakeDeviceHandle(index)
+        return FakeDeviceHandle(index, device)
 
     def mem_alloc(num_bytes: int) -> FakeAllocation:
         address = device.allocate(num_bytes)
