@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from selfdraft.errors import BundleError, ConfigError
-from selfdraft.runtime.adaptive.measure import adaptive_drafts
-from selfdraft.runtime.adaptive.policy import DraftPolicy
+from selfdraft.runtime.adaptive.measure import adaptive_drafts, joint_drafts
+from selfdraft.runtime.adaptive.policy import BatchPolicy, DraftPolicy
 from selfdraft.runtime.bundle import Bundle, open_bundle
 from selfdraft.runtime.chat_template import ChatTemplate, SpecialTexts
 from selfdraft.runtime.loop import DecodeLoop
@@ -79,6 +79,7 @@ class Session:
     def loop(
         self,
         *,
+        batch: int = 1,
         drafts: int | None = None,
         context: int | None = None,
         forced_acceptance: Sequence[float] | None = None,
@@ -91,7 +92,7 @@ class Session:
 
         ``timed``: plain steps keep their one row even where it rounds otherwise than several.
         """
-        chosen = self._drafts() if drafts is None else drafts
+        chosen = self._drafts(batch) if drafts is None else drafts
         return DecodeLoop(
             backend or self.backend,
             batch=batch,
@@ -106,17 +107,20 @@ class Session:
             telemetry=telemetry,
         )
 
-    def _drafts(self) -> int | DraftPolicy:
+    def _drafts(self, batch: int) -> int | DraftPolicy | BatchPolicy:
         """What the options ask for; ``auto`` measures what steps cost."""
         if self.options.drafts != AUTO:
             return self.default_drafts
-        return adaptive_drafts(self.backend, least_rows=self._step_rows(0)) or 0
+        rows = self._step_rows(0)
+        if batch > 1:
+            return joint_drafts(self.backend, batch=batch, least_rows=rows) or 0
+        return adaptive_drafts(self.backend, least_rows=rows) or 0
 
     def never_pays(self, loop: DecodeLoop) -> bool:
         """Whether ``loop`` decodes plainly because its drafts could not pay."""
         return self.options.drafts == AUTO and self.bundle.manifest.has_mtp and not loop.drafts
 
-    def _step_rows(self, drafts: int | DraftPolicy) -> int:
+    def _step_rows(self, drafts: int | DraftPolicy | BatchPolicy) -> int:
         """Rows that a step is padded to, so that drafts change no token."""
         if self.options.bit_exact:
             return MAX_DRAFTS + 1

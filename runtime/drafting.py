@@ -77,8 +77,12 @@ class Drafting:
     def joined(self, slot: int, rows: TapRows) -> None:
         """The prompt of ``slot`` is computed, its ``rows`` newest; the first token is drawn.
 
-        The head takes in all but the last row, which waits, so that its next pass drafts from there.
+        The head takes in all but the last row, which waits, so that its next pass drafts from there;
+        while it rests, that one too.
         """
+        if not self._plan.drafts:
+            self.head.catch_up(rows, [slot])
+            return
         pending = self._slots.cached[slot] - self._slots.drafter_cached[slot]
         last = self._backend.to_host(rows.hidden)[slot - rows.span.first, pending - 1].copy()
         if pending > 1:

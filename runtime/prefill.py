@@ -15,6 +15,9 @@ SPARSE_CHUNK_ROWS = 64
 """Default rows of a sparse chunk: the blocks of all its rows are read together, and few neighbours
 choose nearly the same ones."""
 
+LEAST_ROWS = 2
+"""Rows of a pass at least, padded: some int4 kernels give one row alone other bits than several."""
+
 WEIGHT_BYTES = 256 * 2**20
 """Attention weights of one chunk at most, one copy; ONNX Runtime held four to five while it ran.
 
@@ -152,7 +155,7 @@ class Prefill:
     def _run_chunk(self, running: Mapping[int, _Part], span: SlotRange) -> Chunk:
         slots = self._slots
         counts = [running[slot].num_rows if slot in running else 0 for slot in span.slots]
-        num_rows = max(counts)
+        num_rows = max(*counts, LEAST_ROWS)
         arrays = self._arrays.get(span.width, num_rows)
         for slot, part in running.items():
             start = slots.cached[slot]

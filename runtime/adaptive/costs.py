@@ -37,6 +37,11 @@ class StepCosts:
         """The largest number of drafts."""
         return len(self._base) - 1
 
+    @property
+    def seconds(self) -> tuple[float, ...]:
+        """As measured at load."""
+        return self._base
+
     def note(self, drafts: int, seconds: float) -> None:
         """A step with so many drafts took ``seconds``. The first one of each number sets up buffers and is skipped."""
         self._counts = [

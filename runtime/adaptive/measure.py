@@ -8,8 +8,10 @@ from collections.abc import Callable
 from selfdraft.baseline import Baseline
 from selfdraft.manifest import capacity_for
 from selfdraft.runtime.adaptive.costs import StepCosts
+from selfdraft.runtime.adaptive.joint import JointCosts, JointDrafts
 from selfdraft.runtime.adaptive.policy import AdaptiveDrafts
 from selfdraft.runtime.backend import Backend, States
+from selfdraft.runtime.slot_range import NarrowBackend
 from selfdraft.runtime.slots import StepArrays
 
 MOST_DRAFTS = 4
@@ -65,6 +67,26 @@ def adaptive_drafts(
         return None
     costs = measure_costs(backend, batch=batch, most=most, least_rows=least_rows)
     return AdaptiveDrafts(costs, prior=_prior(backend.manifest.baseline)) if costs.pays else None
+
+
+def joint_drafts(
+    backend: Backend, *, batch: int, most: int = MOST_DRAFTS, least_rows: int = 1
+) -> JointDrafts | None:
+    """A policy for a loop of ``batch`` slots, each with a number of its own; else as ``adaptive_drafts``.
+
+    Measures steps over 1, 2, 4, … slots where the backend runs a part of them, else over all.
+    """
+    if not backend.manifest.has_mtp:
+        return None
+    widths = [batch]
+    if isinstance(backend, NarrowBackend):
+        widths = sorted({batch, *(1 << power for power in range(batch.bit_length() - 1))})
+    measured = {
+        width: measure_costs(backend, batch=width, most=most, least_rows=least_rows).seconds
+        for width in widths
+    }
+    costs = JointCosts(measured)
+    return JointDrafts(costs, prior=_prior(backend.manifest.baseline)) if costs.pays else None
 
 
 def _prior(baseline: Baseline | None) -> list[float]:

@@ -1,0 +1,173 @@
+"""How many drafts a step of several slots verifies: one step for all, a belief for each.
+
+A step costs as much as the slot with the most rows makes it: the rows of the others are padded. So the
+largest number of drafts is chosen for all slots together, by the tokens that all of them may expect, and
+each slot drafts as far as its own text makes it likely that anything passes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+
+from selfdraft.runtime.adaptive.acceptance import AcceptanceEstimate
+from selfdraft.runtime.adaptive.costs import StepCosts
+from selfdraft.runtime.adaptive.policy import (
+    CLEAR_GAIN,
+    FIRST_WAIT,
+    LONGEST_WAIT,
+    MARGIN,
+    PLAIN_EVERY,
+    SELDOM,
+    StepPlan,
+)
+
+LEAST_CHANCE = 0.04
+"""A slot drafts no further than where a draft passes with this chance: the row is paid for, its attention
+is not."""
+WAKE_MARGIN = 0.03
+"""Drafts must promise so much more speed than plain decoding to end a rest: costs are known with some noise."""
+POOLED_AFTER = 24
+"""Verdicts of all requests together from which a new one begins with what they had."""
+
+
+class JointCosts:
+    """Seconds of steps by the slots that they span: measured for some widths, others lie between.
+
+    Each width is corrected by its own steps.
+    """
+
+    def __init__(self, measured: Mapping[int, Sequence[float]]) -> None:
+        """``measured``: seconds with 0, 1, … drafts, by width; 1 is among the widths, or one alone is."""
+        assert measured
+        self._measured = {width: tuple(measured[width]) for width in sorted(measured)}
+        self._by_width: dict[int, StepCosts] = {}
+
+    def of(self, width: int) -> StepCosts:
+        """Costs of steps over ``width`` slots."""
+        costs = self._by_width.get(width)
+        if costs is None:
+            costs = self._by_width[width] = StepCosts(self._between(width))
+        return costs
+
+    @property
+    def most(self) -> int:
+        """The largest number of drafts."""
+        return len(next(iter(self._measured.values()))) - 1
+
+    @property
+    def pays(self) -> bool:
+        """Whether drafts could ever gain enough, at any width."""
+        return any(self.of(width).pays for width in self._measured)
+
+    def _between(self, width: int) -> list[float]:
+        if width in self._measured:
+            return list(self._measured[width])
+        for low, high in pairwise(self._measured):
+            if low < width < high:
+                share = (width - low) / (high - low)
+                pairs = zip(self._measured[low], self._measured[high], strict=True)
+                return [(1 - share) * a + share * b for a, b in pairs]
+        nearest = min(self._measured, key=lambda known: abs(known - width))
+        return list(self._measured[nearest])
+
+
+class JointDrafts:
+    """The number of drafts with the most expected tokens a second of all slots; a ``BatchPolicy``.
+
+    Every request has a belief of its own about its text (``AcceptanceEstimate``), which begins with what
+    requests before it had. Where no number of drafts beats plain decoding the head rests, and catches up
+    every ``FIRST_WAIT`` to ``LONGEST_WAIT`` steps to compare its draft with what the target draws. Requests
+    that come or go change the tokens and the costs, and so the number.
+    """
+
+    def __init__(
+        self,
+        costs: JointCosts,
+        *,
+        prior: Sequence[float] = (),
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """``prior``: acceptance of each position to begin with, given those before it."""
+        self.clock = clock
+        self.most = costs.most
+        self.when_drawn = min(1, costs.most)
+        self._costs = costs
+        self._prior = tuple(prior)
+        self._pooled = AcceptanceEstimate(costs.most, prior=prior)
+        self._num_pooled = 0
+        self._estimates: dict[int, AcceptanceEstimate] = {}
+        self._slots: tuple[int, ...] = ()
+        self._width = 0
+        self._drafts = 0
+        self._stale = True
+        """Whether anything has happened that may call for another number."""
+        self._plain_due = SELDOM * PLAIN_EVERY
+        self._far = False
+        self._waited, self._wait = 0, FIRST_WAIT
+
+    def begin(self, slot: int) -> None:
+        prior = self._pooled.rates if self._num_pooled >= POOLED_AFTER else self._prior
+        self._estimates[slot] = AcceptanceEstimate(self.most, prior=prior)
+
+    def plan(self, slots: Sequence[int], *, width: int) -> StepPlan:
+        for slot in slots:
+            if slot not in self._estimates:
+                self.begin(slot)
+        if tuple(slots) != self._slots or width != self._width:
+            self._slots, self._width = tuple(slots), width
+            self._stale = True
+        if self._stale:
+            self._choose()
+        if not self._drafts:
+            return self._rest()
+        self._plain_due -= 1 if self._far else SELDOM
+        if self._plain_due <= 0:
+            self._plain_due = SELDOM * PLAIN_EVERY
+            return StepPlan(0, False)
+        depths = {slot: self._depth(self._estimates[slot]) for slot in slots}
+        return StepPlan(max(depths.values()), True, depths)
+
+    def note_chain(self, slot: int, accepted: int, *, rejected: bool) -> None:
+        if accepted or rejected:
+            self._estimates[slot].note(accepted, rejected=rejected)
+            self._pooled.note(accepted, rejected=rejected)
+            self._num_pooled += 1
+            self._stale = True  # time alone is no reason for another number
+
+    def note_step(self, drafts: int, seconds: float) -> None:
+        self._costs.of(self._width).note(drafts, seconds)
+        for slot in self._slots:
+            self._estimates[slot].step(drafts)
+        self._pooled.step(drafts)
+
+    def speeds(self) -> list[float]:
+        """Expected tokens a second of all slots with 0, 1, … drafts."""
+        costs = self._costs.of(self._width)
+        tokens = [self._estimates[slot].tokens() for slot in self._slots]
+        return [sum(column) / costs.of(k) for k, column in enumerate(zip(*tokens, strict=True))]
+
+    def _choose(self) -> None:
+        speeds = self.speeds()
+        best = speeds.index(max(speeds))
+        self._stale = False
+        margin = MARGIN if self._drafts else WAKE_MARGIN
+        if best != self._drafts and speeds[best] > (1 + margin) * speeds[self._drafts]:
+            if not best:
+                self._waited, self._wait = 0, FIRST_WAIT
+            self._drafts = best
+        self._far = speeds[self._drafts] > CLEAR_GAIN * speeds[0]
+
+    def _rest(self) -> StepPlan:
+        self._waited += 1
+        if self._waited < self._wait:
+            return StepPlan(0, False)
+        self._waited, self._wait = 0, min(2 * self._wait, LONGEST_WAIT)
+        return StepPlan(0, True)
+
+    def _depth(self, estimate: AcceptanceEstimate) -> int:
+        """Drafts of one slot in a step of ``self._drafts``."""
+        tokens = estimate.tokens()
+        chances = [after - before for before, after in pairwise(tokens[: self._drafts + 1])]
+        return max(sum(chance >= LEAST_CHANCE for chance in chances), 1)
