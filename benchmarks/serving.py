@@ -68,7 +68,7 @@ class Contender:
             )
             scheduler.submit(request, on_event=lambda _event: None)
         while len(self._loop.active) < concurrency:
-            scheduler.step()
+            list(scheduler.step())
         count, start, last = 0, time.perf_counter(), 0.0
         while len(self._loop.active) == concurrency:
             found = sum(isinstance(event, TokenEvent) for _, event in scheduler.step())

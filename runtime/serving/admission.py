@@ -33,7 +33,7 @@ class Admission:
         if len(waiting) >= options.max_waiting + free:
             return f"{len(waiting)} requests wait already, {len(running)} run"
         if options.max_waiting_tokens is not None and len(waiting) >= free:
-            tokens = sum(len(one.prompt_ids) for one in (*waiting, request))
+            tokens = sum(len(one.prompt_ids) for one in (*waiting[free:], request))
             if tokens > options.max_waiting_tokens:
                 return f"prompts of {tokens} tokens would wait, {options.max_waiting_tokens} may"
         return self._memory_shortage([*running, *waiting, request])

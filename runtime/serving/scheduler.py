@@ -114,19 +114,18 @@ class Scheduler:
         with self._lock:
             self._closing = True
 
-    def step(self) -> list[Delivery]:
-        """One round; what it has to tell.
+    def step(self) -> Iterator[Delivery]:
+        """One round, which runs as its events are taken: hand each on at once, and take all of them.
 
         An error of a chunk or a step ends the requests that ran in it, and is told to each of them.
         """
-        deliveries = [*self._give_up()]
+        yield from self._give_up()
         while self._waiting and len(self._running) < self._loop.batch:
-            deliveries += self._join()
+            yield from self._join()
         if self._filling:
-            deliveries += self._fill()
+            yield from self._fill()
         if self._loop.active:
-            deliveries += self._decode()
-        return deliveries
+            yield from self._decode()
 
     def cancel_all(self) -> list[Delivery]:
         """End every request, those in the queue too."""
