@@ -86,7 +86,6 @@ class Session:
         backend: Backend | None = None,
         timed: bool = False,
         telemetry: Telemetry | None = None,
-        batch: int = 1,
     ) -> DecodeLoop:
         """A loop of ``batch`` slots; what is ``None`` comes from the options, then from the bundle.
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import random
+import time
+from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
+import support.tiny_model as tiny_models
 from support.random_drafts import RandomDrafts
 from support.scripted_backend import ScriptedBackend
 from support.serving import Alone, check, requests, run_schedule
-from support.tiny_model import backend
 
+from selfdraft.runtime.adaptive.joint import JointCosts, JointDrafts
+from selfdraft.runtime.adaptive.policy import StepPlan
 from selfdraft.runtime.loop import DecodeLoop
 from selfdraft.runtime.serving.options import ServingOptions
 from selfdraft.runtime.serving.scheduler import Scheduler
@@ -20,24 +25,66 @@ CONTEXT = 96
 QUICK, ALL = 24, 500
 
 
+class RandomDepths:
+    """Any number of drafts for each slot of each step; rests among them."""
+
+    when_drawn = 1
+
+    def __init__(self, most: int, seed: int) -> None:
+        self.most, self.clock = most, time.perf_counter
+        self._random = random.Random(seed)
+
+    def begin(self, slot: int) -> None:
+        pass
+
+    def plan(self, slots: Sequence[int], *, width: int) -> StepPlan:
+        if self._random.random() < 0.4:
+            return StepPlan(0, self._random.random() < 0.2)
+        depths = {slot: self._random.randint(0, self.most) for slot in slots}
+        return StepPlan(max(depths.values()), True, depths)
+
+    def note_chain(self, slot: int, accepted: int, *, rejected: bool) -> None:
+        pass
+
+    def note_step(self, drafts: int, seconds: float) -> None:
+        pass
+
+
+def policy(rng: random.Random, most: int) -> Any:
+    """A policy of any kind: auto among them, on costs that it takes for true."""
+    seed = rng.random()
+    kind = rng.choice(["auto", "auto", "depths", "alike", "fixed"])
+    if kind == "auto":
+        widths = {1: rng.uniform(0.01, 0.2), 4: rng.uniform(0.05, 0.5)}
+        return JointDrafts(
+            JointCosts({w: [1 + each * k for k in range(most + 1)] for w, each in widths.items()})
+        )
+    if kind == "depths":
+        return RandomDepths(most, int(seed * 1e6))
+    return RandomDrafts(most, seed=int(seed * 1e6)) if kind == "alike" else rng.randint(0, most)
+
+
 @cache
 def tiny() -> Any:
-    return backend(context_length=CONTEXT)
+    return tiny_models.backend(context_length=CONTEXT)
 
 
-def serve(engine: Any, seed: int, alone: Alone, *, most: int = 3, **options: Any) -> None:
+def serve(engine: Any, seed: int, alone: Alone, *, vocab_size: int = 16) -> None:
+    """One random schedule, checked."""
     rng = random.Random(seed)
     loop = DecodeLoop(
         engine,
-        batch=rng.choice([1, 2, 3, 4]),
-        drafts=RandomDrafts(most, seed=seed),
+        batch=rng.choice([1, 2, 3, 4, 5]),
+        drafts=policy(rng, 3),
         context_length=CONTEXT,
         prefill_rows=rng.choice([1, 5, 16, 64]),
-        **options,
     )
-    asked = requests(rng, rng.randint(1, 9), vocab_size=16, context=CONTEXT)
-    check(run_schedule(Scheduler(loop, ServingOptions()), asked, rng), alone)
-    assert not loop.active and not any(loop.is_busy(slot) for slot in range(loop.batch))
+    options = ServingOptions(target_gap_ms=rng.choice([0.01, 5.0, 1000.0]))
+    scheduler = Scheduler(loop, options)
+    for _ in range(2):  # the second time caches hold what the first has left
+        asked = requests(rng, rng.randint(1, 6), vocab_size=vocab_size, context=CONTEXT)
+        check(run_schedule(scheduler, asked, rng), alone)
+        assert not any(loop.is_busy(slot) for slot in range(loop.batch))
 
 
 @pytest.mark.parametrize("seed", range(QUICK))
@@ -52,12 +99,48 @@ def test_500_random_schedules_change_no_token() -> None:
         serve(tiny(), seed, alone)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(12))
 def test_caches_hold_their_own_text_only(seed: int) -> None:
     """The scripted backend refuses a row whose cache is not the text before it, the head's too."""
-    import support.tiny_model
-
     scripted: Any = ScriptedBackend(
-        support.tiny_model, lambda h: (3 * h[-1] + len(h)) % 16, errors=0.3, context_length=CONTEXT
+        tiny_models, lambda h: (3 * h[-1] + len(h)) % 16, errors=0.3, context_length=CONTEXT
     )
     serve(scripted, seed, Alone(scripted, context_length=CONTEXT))
+
+
+@pytest.fixture(scope="module", params=["dense", pytest.param("sparse", marks=pytest.mark.slow)])
+def ort(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A tiny exported bundle on ONNX Runtime."""
+    pytest.importorskip("torch", reason="the exporter: pip install 'selfdraft[export]'")
+    from support.checkpoints import write_checkpoint
+    from support.sparse_bundle import export_sparse
+
+    from selfdraft.export.bundle import export_bundle
+    from selfdraft.export.options import ExportOptions
+    from selfdraft.manifest import load_manifest
+    from selfdraft.runtime.ort import OrtBackend
+
+    folder: Path = tmp_path_factory.mktemp("served")
+    if request.param == "sparse":
+        bundle = export_sparse(folder)
+    else:
+        bundle = folder / "bundle"
+        checkpoint = write_checkpoint(folder / "checkpoint", "mimo", context=1024)
+        export_bundle(checkpoint, bundle, ExportOptions())
+    return OrtBackend(bundle, load_manifest(bundle), threads=1)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_requests_on_onnx_runtime_have_the_tokens_they_have_alone(ort: Any, seed: int) -> None:
+    serve(ort, seed, Alone(ort, context_length=CONTEXT), vocab_size=_vocab(ort))
+
+
+@pytest.mark.slow
+def test_500_random_schedules_change_no_token_on_onnx_runtime(ort: Any) -> None:
+    alone = Alone(ort, context_length=CONTEXT)
+    for seed in range(ALL):
+        serve(ort, seed, alone, vocab_size=_vocab(ort))
+
+
+def _vocab(engine: Any) -> int:
+    return int(engine.manifest.model.vocab_size)
