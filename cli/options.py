@@ -98,15 +98,40 @@ LoadCacheOption = Annotated[
         show_default=False,
     ),
 ]
+AUTO_DRAFTS = "auto"
+
+
+def _number_of_drafts(text: object) -> int | str:
+    """A number of drafts, or ``auto``; anything else is a mistake of usage."""
+    said = str(text)
+    if said == AUTO_DRAFTS:
+        return said
+    if said.isdecimal() and int(said) <= 8:
+        return int(said)
+    raise typer.BadParameter(f"{said!r} is not 0 to 8")
+
+
+def _fixed_drafts(
+    context: typer.Context, parameter: typer.CallbackParam, value: int | str | None
+) -> int | str | None:
+    """``auto`` of the environment is meant for commands that have it; these take their default."""
+    if value != AUTO_DRAFTS:
+        return value
+    source = context.get_parameter_source(parameter.name or "")
+    if source is not None and source.name == "ENVIRONMENT":
+        return None
+    raise typer.BadParameter("this command takes 0 to 8 drafts, not auto")
+
+
 DraftsOption = Annotated[
     int | None,
     typer.Option(
         "--drafts",
+        parser=_number_of_drafts,
+        callback=_fixed_drafts,
         envvar="SELFDRAFT_DRAFTS",
-        min=0,
-        max=8,
         metavar="K",
-        help="Drafts of a step, 0 to 8; 0 decodes plainly.",
+        help="Drafts of a step, 0 to 8; 0 decodes plainly. auto in the variable is the default here.",
         show_default="1 with an MTP head, else 0",
     ),
 ]
@@ -114,7 +139,7 @@ DraftsOption = Annotated[
 
 def _checked_drafts(text: str | None) -> str | None:
     """Refuse what is neither a number of drafts nor ``auto``, as a mistake of usage."""
-    if text is None or text == "auto" or (text.isdecimal() and int(text) <= 8):
+    if text is None or text == AUTO_DRAFTS or (text.isdecimal() and int(text) <= 8):
         return text
     raise typer.BadParameter(f"{text!r} is neither 0 to 8 nor auto")
 

@@ -35,8 +35,11 @@ class TelemetryFile:
         self._as_prometheus = path.suffix == PROMETHEUS_SUFFIX
         if self._as_prometheus:
             prometheus_client()
+        new = not os.path.lexists(path)
         try:
             path.open("ab").close()
+            if new:  # a request that is refused leaves nothing behind
+                path.unlink()
         except OSError as error:
             raise _not_written(path, error) from None
 

@@ -55,6 +55,20 @@ def test_drafts_that_cannot_pay_are_not_made_and_that_is_said(
     assert "cost more" not in told.stderr and "accepted 1st" in told.stderr
 
 
+def test_auto_in_the_environment_is_the_default_where_a_command_has_no_auto(
+    run: Any, endless_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ("acceptance", endless_bundle, "--context", 200, "--json")
+    told = []
+    for value in ("auto", "1", "2", "9"):
+        monkeypatch.setenv("SELFDRAFT_DRAFTS", value)
+        told.append(run("eval", *options))
+    assert [result.exit_code for result in told] == [0, 0, 0, 2], told[0].stderr
+    assert told[0].stdout == told[1].stdout != told[2].stdout
+    given = run("eval", *options, "--drafts", "auto")
+    assert given.exit_code == 2 and "0 to 8 drafts, not auto" in given.stderr
+
+
 def test_chat_keeps_its_pace_over_turns(
     run: Any, shared_bundle: Path, costs: Callable[..., None]
 ) -> None:

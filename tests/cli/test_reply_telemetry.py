@@ -130,6 +130,17 @@ def test_task_goes_with_a_reply_that_is_resumed(
     assert _lines(path)[0]["task"] == "recital"
 
 
+def test_refused_request_leaves_no_file_and_an_old_one_as_it_was(
+    run: Any, shared_bundle: Path, tmp_path: Path
+) -> None:
+    new, old = tmp_path / "new.jsonl", tmp_path / "old.jsonl"
+    old.write_text("{}\n")
+    for path in (new, old):
+        result = run("generate", shared_bundle, "hello " * 4000, "--telemetry", path)
+        assert result.exit_code == 4, result.stderr
+    assert not new.exists() and old.read_text() == "{}\n"
+
+
 def test_wrong_label_is_refused(run: Any, shared_bundle: Path) -> None:
     result = run("generate", shared_bundle, "hello", "--task", "x" * 65)
     assert result.exit_code == 2 and "printable characters" in result.stderr
