@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from selfdraft.cli.console import note, print_json, say, stage_progress, table
-from selfdraft.cli.options import JsonOption
+from selfdraft.cli.options import CheckpointArg, JsonOption
 
 if TYPE_CHECKING:
     from selfdraft.export.align.run import AlignReport
@@ -18,14 +18,7 @@ SCHEMA = "selfdraft.align/1"
 
 
 def command(
-    checkpoint: Annotated[
-        Path,
-        typer.Argument(
-            metavar="CHECKPOINT",
-            help="Folder with config.json and safetensors files, or a hub name: ORG/NAME[@REVISION].",
-            show_default=False,
-        ),
-    ],
+    checkpoint: CheckpointArg,
     text: Annotated[
         list[Path],
         typer.Option(

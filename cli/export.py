@@ -32,7 +32,7 @@ from selfdraft.cli.long_context_options import (
     SinksOption,
     SpreadOption,
 )
-from selfdraft.cli.options import JsonOption
+from selfdraft.cli.options import CheckpointArg, JsonOption
 from selfdraft.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -45,14 +45,7 @@ SCHEMA = "selfdraft.export/1"
 
 
 def command(
-    checkpoint: Annotated[
-        Path,
-        typer.Argument(
-            metavar="CHECKPOINT",
-            help="Folder with config.json and safetensors files, or a hub name: ORG/NAME[@REVISION].",
-            show_default=False,
-        ),
-    ],
+    checkpoint: CheckpointArg,
     output: Annotated[
         Path,
         typer.Option(

@@ -15,6 +15,14 @@ InspectedArg = Annotated[
         show_default=False,
     ),
 ]
+CheckpointArg = Annotated[
+    Path,
+    typer.Argument(
+        metavar="CHECKPOINT",
+        help="Folder with config.json and safetensors files, or a hub name: ORG/NAME[@REVISION].",
+        show_default=False,
+    ),
+]
 BundleArg = Annotated[
     Path,
     typer.Argument(
