@@ -35,8 +35,11 @@ class Pace:
         have; at least ``LEAST_ROWS``, and whole multiples of it, so that few shapes occur.
         """
         fitted = self._fit.rows_in(self._target_gap_s - (self.step_s or 0.0))
-        wanted = FIRST_ROWS if fitted is None else int(min(fitted, most))
-        return min(max(wanted // LEAST_ROWS * LEAST_ROWS, LEAST_ROWS), most)
+        if fitted is None:
+            fitted = FIRST_ROWS
+        if fitted >= most:
+            return most
+        return min(max(int(fitted) // LEAST_ROWS * LEAST_ROWS, LEAST_ROWS), most)
 
 
 class _Line:

@@ -1,0 +1,127 @@
+"""Drafting of several slots on a simulated clock: steps cost by their slots and rows."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import pytest
+from support.clocked_backend import Clock, ClockedBackend, Costs
+
+from selfdraft.runtime.adaptive.joint import JointCosts, JointDrafts
+from selfdraft.runtime.loop import DecodeLoop
+from selfdraft.runtime.request import Request
+
+MOST, SLOTS = 4, 4
+EASY, RANDOM = (0.92, 0.85, 0.8, 0.75), (0.03,) * MOST
+FAR = 4000
+"""Prompts of this length or more are random text, shorter ones easy text."""
+STEPS = 400
+WIDE = Costs(target=1.0, target_row=0.02, head=0.12, head_row=0.004)
+"""Seconds of a pass: a fixed part, and one for each row of each slot behind the first."""
+
+
+class WideBackend(ClockedBackend):
+    """A pass costs by the slots that it spans times their rows, and may span a part of them."""
+
+    def narrow(self, states: Any, *, first: int, count: int) -> Any:
+        return type(states)(batch=count, capacity=states.capacity)
+
+    def run_backbone(self, states: Any, step: Any, input_ids: Any) -> Any:
+        batch, rows = input_ids.shape
+        self.clock.now += (batch - 1) * rows * self.costs.target_row
+        return super().run_backbone(states, step, input_ids)
+
+    def run_mtp(self, states: Any, step: Any, input_ids: Any, hidden: Any) -> Any:
+        batch, rows = hidden.shape[:2]
+        self.clock.now += (batch - 1) * rows * self.costs.head_row
+        return super().run_mtp(states, step, input_ids, hidden)
+
+
+def joint(clock: Clock) -> JointDrafts:
+    """With the costs as they are at widths 1, 2 and 4."""
+
+    def seconds(width: int, drafts: int) -> float:
+        target = WIDE.target + (width * (drafts + 1) - 1) * WIDE.target_row
+        if not drafts:
+            return target
+        head = WIDE.head + (width * (drafts + 1) - 1) * WIDE.head_row
+        return target + head + (drafts - 1) * (WIDE.head + (width - 1) * WIDE.head_row)
+
+    costs = {width: [seconds(width, k) for k in range(MOST + 1)] for width in (1, 2, 4)}
+    return JointDrafts(JointCosts(costs), clock=clock)
+
+
+def speed(tiny: ModuleType, drafts: Any, prompts: list[int]) -> tuple[float, list[float]]:
+    """Tokens a second of all slots, and mean drafts of each slot."""
+    clock = Clock()
+    backend: Any = WideBackend(tiny, clock, WIDE, context_length=8192)
+    loop = DecodeLoop(
+        backend,
+        batch=SLOTS,
+        drafts=drafts(clock) if callable(drafts) else drafts,
+        forced_acceptance=lambda position: RANDOM if position >= FAR else EASY,
+    )
+    for slot, length in enumerate(prompts):
+        loop.admit(slot, loop.prepare(Request(prompt_ids=(1,) * length, max_tokens=3000)))
+        while loop.is_busy(slot) and slot not in loop.active:
+            loop.fill(slot)
+    start, tokens = clock.now, 0
+    for _ in range(STEPS):
+        tokens += len(loop.step())
+    results = [loop.result(slot) for slot in range(len(prompts))]
+    drafted = [sum(result.drafted) / result.steps for result in results]
+    return tokens / (clock.now - start), drafted
+
+
+TEXTS = {
+    "random": lambda width: [FAR + 7 * slot for slot in range(width)],
+    "easy": lambda width: [40 + 7 * slot for slot in range(width)],
+    "mixed": lambda width: [40 + FAR * (slot % 2) for slot in range(width)],
+}
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 4])
+@pytest.mark.parametrize("text", TEXTS)
+def test_speed_of_all_slots_is_near_the_best_fixed_number_and_never_below_plain(
+    tiny: ModuleType, text: str, width: int
+) -> None:
+    prompts = TEXTS[text](width)
+    fixed = [speed(tiny, drafts, prompts)[0] for drafts in range(MOST + 1)]
+    found, _ = speed(tiny, joint, prompts)
+    assert found >= 0.97 * fixed[0], "plain batching"
+    assert found >= 0.95 * max(fixed), "the best fixed number"
+    assert (max(fixed) > 1.3 * fixed[0]) == (text != "random"), "the texts differ"
+
+
+def test_each_slot_drafts_as_far_as_its_own_text_allows(tiny: ModuleType) -> None:
+    _, drafted = speed(tiny, joint, TEXTS["mixed"](4))
+    easy, other = drafted[::2], drafted[1::2]
+    assert min(easy) > 2 * max(other), drafted
+
+
+def test_a_number_is_chosen_anew_when_slots_come_and_go() -> None:
+    """At one slot a draft is nearly free, at four it costs too much for what it brings."""
+    policy = JointDrafts(JointCosts({1: [1.0, 1.1], 4: [1.0, 1.9]}))
+    for slot in range(4):
+        policy.begin(slot)
+    for _ in range(3):
+        assert policy.plan((0,), width=1).drafts == 1
+        assert policy.plan((0, 1, 2, 3), width=4).drafts == 0
+
+
+def test_a_new_request_begins_with_what_those_before_it_had() -> None:
+    policy = JointDrafts(JointCosts({1: [1.0, 1.4]}))
+    policy.begin(0)
+    assert policy.plan((0,), width=1).drafts == 1
+    for _ in range(40):
+        policy.note_chain(0, 0, rejected=True)
+    policy.begin(0)
+    assert policy.plan((0,), width=1).drafts == 0
+
+
+def test_costs_between_measured_widths_lie_between() -> None:
+    costs = JointCosts({1: [1.0, 2.0], 4: [4.0, 5.0]})
+    assert costs.of(3).seconds == (3.0, 4.0)
+    assert costs.of(9).seconds == (4.0, 5.0)
+    assert JointCosts({4: [1.0, 2.0]}).of(2).seconds == (1.0, 2.0)
