@@ -211,3 +211,19 @@ def test_int8_embedding_is_measured_too(tmp_path, fake_graphs) -> None:
     assert measured.after.perplexity == pytest.approx(measured.before.perplexity, rel=0.1)
     unmeasured = export_bundle(source, tmp_path / "b", ExportOptions(embedding="int8"))
     assert any("--calibrate" in note for note in unmeasured.manifest.notes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["bf16", "int8 head and embedding", "bf16 head", "int8 MTP head"])
+def test_drafts_of_the_early_demo_are_accepted_and_change_no_token(tmp_path, name) -> None:
+    """Real drafts, of which some are right and some wrong."""
+    pytest.importorskip("torch")
+    from selfdraft.cli.ladder import verify_bundle
+
+    demo = Path(__file__).parents[2] / "demo" / "checkpoint-early"
+    export_bundle(demo, tmp_path / "b", ExportOptions(**EVERY_PART[name]))
+    report = verify_bundle(tmp_path / "b", checkpoint=demo)
+    assert report.ok, [check for check in report.checks if not check.passed]
+    (check,) = (check for check in report.checks if check.name == "acceptance")
+    shares = check.detail.removeprefix("by position ").split(";")[0].split(", ")
+    assert 0.3 < float(shares[0]) < 1.0
