@@ -24,14 +24,16 @@ from selfdraft.manifest import Tap
 from selfdraft.runtime.backend import Step
 from selfdraft.runtime.reference import ReferenceBackend
 
-LENGTH = 18
+LENGTH = 30
 
 
 def own_text(folder: Path, seed: int) -> list[int]:
-    """A text that the head itself drafts, so that its chains are right."""
+    """A text that the head itself drafts but for some tokens, so that most of its chains are right."""
     model, ids = HubModel(folder), [seed, seed + 7]
+    random = np.random.default_rng(seed)
     while len(ids) < LENGTH:
-        ids.append(int(model.mtp(ids)[1][-1].argmax()))
+        drafted = int(model.mtp(ids)[1][-1].argmax())
+        ids.append(drafted if random.random() < 0.7 else int(random.integers(288)))
     return ids
 
 
@@ -98,7 +100,7 @@ def test_counts_are_those_of_chains_that_decoding_drafts(
     passed = replace(passed, choices=torch.from_numpy(choices))
     found = chain_acceptance(plan.weights.spec, reader, reader, text, passed, recycle=recycle)
     assert (found.tried, found.accepted) == (tried, accepted)
-    assert tried >= 2 * (LENGTH - 2) and 5 < accepted < tried - 5
+    assert tried > LENGTH and 5 < accepted < tried - 5
 
 
 def safetensors_of(path: Path) -> dict[str, np.ndarray]:
