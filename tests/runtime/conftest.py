@@ -67,6 +67,19 @@ def engine_maker(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return EngineMaker(make_double(), tmp_path_factory.mktemp("engines"))
 
 
+@pytest.fixture
+def on_double(engine_maker: Any) -> Iterator[Any]:
+    """Makes tiny random models for TensorRT's backend; keywords go to their manifest."""
+    from support.trt_double.install import installed
+
+    module = _load("tiny_model")
+    model = module.model_spec()
+    with installed(engine_maker.double):
+        yield lambda **limits: engine_maker(
+            module.manifest(model, **limits), *module.random_weights(model)
+        )
+
+
 @pytest.fixture(autouse=True)
 def double_in_place(engine: str, request: pytest.FixtureRequest) -> Iterator[None]:
     """The double while a test of it runs."""

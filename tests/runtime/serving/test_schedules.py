@@ -142,5 +142,14 @@ def test_500_random_schedules_change_no_token_on_onnx_runtime(ort: Any) -> None:
         serve(ort, seed, alone, vocab_size=_vocab(ort))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(8))
+def test_requests_on_the_double_of_tensorrt_have_the_tokens_they_have_alone(
+    on_double: Any, seed: int
+) -> None:
+    engine = on_double(context_length=CONTEXT)
+    serve(engine, seed, Alone(engine, context_length=CONTEXT))
+
+
 def _vocab(engine: Any) -> int:
     return int(engine.manifest.model.vocab_size)

@@ -48,26 +48,37 @@ def request(*prompt: int, max_tokens: int = 12, temperature: float = 0.0) -> Req
     return Request(prompt_ids=prompt, max_tokens=max_tokens, sampling=sampling)
 
 
-def service(batch: int = 2, **options: Any) -> Service:
-    loop = DecodeLoop(backend(), batch=batch, drafts=1, context_length=64)
+def service(batch: int = 2, *, engine: Any = None, **options: Any) -> Service:
+    loop = DecodeLoop(engine or backend(), batch=batch, drafts=1, context_length=64)
     return Service(Scheduler(loop, ServingOptions(**options)))
 
 
-def alone(asked: Request) -> list[int]:
-    loop = DecodeLoop(backend(), drafts=0, context_length=64)
+def alone(asked: Request, engine: Any = None) -> list[int]:
+    loop = DecodeLoop(engine or backend(), drafts=0, context_length=64)
     return [event.token for event in Generation(loop, {0: asked})]
 
 
 def test_more_requests_than_slots_all_get_their_own_tokens() -> None:
+    serve_five(backend())
+
+
+@pytest.mark.slow
+def test_engines_are_run_by_the_thread_of_the_service(on_double: Any) -> None:
+    """Opened by another one; on the double of TensorRT, which knows whose thread has the context."""
+    serve_five(on_double(context_length=64))
+
+
+def serve_five(engine: Any) -> None:
+    """Five requests over two slots, each compared with itself alone."""
     asked = [request(1 + i, 5, 9, temperature=0.8 * (i % 2)) for i in range(5)]
     inboxes = [Inbox() for _ in asked]
-    with service() as served:
+    with service(engine=engine) as served:
         for one, inbox in zip(asked, inboxes, strict=True):
             served.submit(one, on_event=inbox)
         ends = [inbox.finished() for inbox in inboxes]
     for one, inbox, end in zip(asked, inboxes, ends, strict=True):
         assert end.outcome == "done" and end.result is not None
-        assert inbox.tokens == list(end.result.tokens) == alone(one)
+        assert inbox.tokens == list(end.result.tokens) == alone(one, engine)
 
 
 def test_closing_cancels_what_is_left_and_refuses_new_requests() -> None:
