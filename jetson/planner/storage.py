@@ -81,11 +81,6 @@ class Storage:
         return layers if self.head == self.layers else f"{layers}, LM head {self.head}"
 
 
-def cpu_storage(weights: Literal["fp32", "int4"], block: int | None) -> Storage:
-    """What the exporter writes for the ``cpu`` target: an int4 LM head, fp32 elsewhere."""
-    return Storage(layers=weights, head=weights, vectors="fp32", block=block)
-
-
 def stored_as(precision: Precision) -> Storage:
     """How a bundle for the ``cpu`` target is stored. Imported 4-bit matrices may hold more."""
     kinds = {precision.weights, precision.lm_head, precision.mtp}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,14 +20,29 @@ from selfdraft.export.weight_plan import bytes_by_part
 from selfdraft.jetson.planner.geometry import Geometry, geometry_from_spec
 from selfdraft.jetson.planner.reading import attention_of, state_bytes
 from selfdraft.jetson.planner.storage import (
-    cpu_storage,
+    Storage,
     device_storage,
     fit_block,
+    stored_as,
     weight_bytes,
 )
-from selfdraft.manifest import ModelSpec, MtpSpec, RopeSpec, capacity_for
+from selfdraft.manifest import ModelSpec, MtpSpec, Precision, RopeSpec, capacity_for
 
 DEMO = Path(__file__).parents[2] / "demo" / "checkpoint"
+
+
+def cpu_storage(weights: Any, block: int | None) -> Storage:
+    """Every part alike, for the ``cpu`` target."""
+    return stored_as(
+        Precision(
+            weights=weights,
+            lm_head=weights,
+            mtp=weights,
+            int4_block=block,
+            activations="fp32",
+            kv="fp32",
+        )
+    )
 
 
 def planned(plan: ExportPlan, options: ExportOptions) -> dict[str, int]:
