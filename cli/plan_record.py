@@ -58,12 +58,12 @@ def device_record(board: PlannedTarget) -> dict[str, Any]:
 
 
 def exported_record(model: PlannedModel, *, context: int) -> dict[str, Any]:
-    """What the exporter writes, and a runtime allocates on the CPU: exact."""
+    """What the exporter writes, and what a runtime allocates for its states: exact."""
     attention = attention_of(model.spec, model.attention, kv=model.kv)
     states = {"backbone": attention.layers, "mtp": attention.mtp}
     return {
         "basis": "exact",
-        "target": "cpu",
+        "target": model.target,
         "weights": model.weights,
         "weight_bytes": model.weight_bytes,
         "kv": model.kv,

@@ -10,7 +10,7 @@ import numpy as np
 
 from selfdraft.errors import ConfigError
 from selfdraft.jetson.planner.geometry import Geometry, geometry_from_spec
-from selfdraft.manifest import AttentionPlan, ModelSpec, load_manifest
+from selfdraft.manifest import AttentionPlan, ModelSpec, TargetName, load_manifest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +28,8 @@ class PlannedModel:
     kv: Literal["fp32", "fp16", "int8"]
     max_context: int
     prefill_rows: int
+    target: TargetName = "cpu"
+    """What it was exported for; a checkpoint is planned for the CPU."""
 
     @property
     def device_weights(self) -> Literal["fp16", "int4"]:
@@ -57,10 +59,14 @@ def planned_model(path: Path, *, draft_vocab: int | None = None) -> PlannedModel
 
 def _with_draft_vocab(model: PlannedModel, bundle: Path, draft_vocab: int) -> PlannedModel:
     """The model of a bundle, drafting from fewer tokens than it does."""
-    from selfdraft.jetson.planner.storage import stored_as, weight_bytes
+    from selfdraft.jetson.planner.storage import device_storage, stored_as, weight_bytes
 
     geometry = _trimmed(model.geometry, draft_vocab)
-    storage = stored_as(load_manifest(bundle).precision)
+    storage = (
+        stored_as(load_manifest(bundle).precision)
+        if model.target == "cpu"
+        else device_storage(geometry, weights="int4", head="fp16")  # its draft head is always int4
+    )
     draft_head = weight_bytes(geometry, storage)["draft_head"]
     return replace(
         model, geometry=geometry, weight_bytes={**model.weight_bytes, "draft_head": draft_head}
@@ -95,6 +101,7 @@ def _from_bundle(path: Path) -> PlannedModel:
         kv=manifest.precision.kv,
         max_context=manifest.limits.context_length,
         prefill_rows=manifest.limits.prefill_rows,
+        target=manifest.target,
     )
 
 
