@@ -133,6 +133,15 @@ class Scheduler:
             ticket.cancelled = True
         return [*self._give_up()]
 
+    def fail_all(self, error: Exception) -> list[Delivery]:
+        """End every request with ``error``: one that no step is to blame for."""
+        with self._lock:
+            tickets = [*self._waiting, *self._running.values()]
+            self._waiting.clear()
+        for slot in self._running:
+            self._loop.cancel(slot)
+        return [self._finish(ticket, "failed", error) for ticket in tickets]
+
     def snapshot(self, *, alive: bool = True) -> ServiceSnapshot:
         """Numbers of now; from any thread."""
         with self._lock:

@@ -87,7 +87,11 @@ class Service:
                 if not scheduler.has_work and not self._stopping:
                     self._wakened.wait(IDLE_WAIT_S)
             if scheduler.has_work:
-                _hand_out(scheduler.step())
+                try:
+                    _hand_out(scheduler.step())
+                except Exception as error:
+                    log.exception("a round failed outside of its steps; every request ends")
+                    _hand_out(scheduler.fail_all(error))
         _hand_out(scheduler.cancel_all())
 
 

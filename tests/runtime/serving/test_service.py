@@ -127,3 +127,26 @@ def test_an_owner_that_fails_loses_its_own_request_only() -> None:
         assert good.finished().outcome == "done"
     assert good.tokens == alone(request(4, 5))
     assert isinstance(seen[-1], Finished) and seen[-1].outcome == "cancelled"
+
+
+def test_an_error_that_no_step_is_to_blame_for_ends_the_requests_and_not_the_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from selfdraft.runtime.serving import scheduler
+
+    place = scheduler.place
+
+    def broken(*_: Any, **__: Any) -> Any:
+        raise ValueError("planted")
+
+    with service() as served:
+        monkeypatch.setattr(scheduler, "place", broken)
+        lost = Inbox()
+        served.submit(request(1, 2), on_event=lost)
+        end = lost.finished()
+        assert end.outcome == "failed" and isinstance(end.error, ValueError)
+        monkeypatch.setattr(scheduler, "place", place)
+        good = Inbox()
+        served.submit(request(4, 5), on_event=good)
+        assert good.finished().outcome == "done" and served.snapshot().running == 0
+    assert good.tokens == alone(request(4, 5))
