@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import time
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import support.tiny_model as tiny_models
 from support.random_drafts import RandomDrafts
@@ -17,9 +19,11 @@ from support.serving import Alone, check, requests, run_schedule
 
 from selfdraft.runtime.adaptive.joint import JointCosts, JointDrafts
 from selfdraft.runtime.adaptive.policy import StepPlan
+from selfdraft.runtime.backend import Step
 from selfdraft.runtime.loop import DecodeLoop
 from selfdraft.runtime.serving.options import ServingOptions
 from selfdraft.runtime.serving.scheduler import Scheduler
+from selfdraft.runtime.telemetry.meter import Telemetry
 
 CONTEXT = 96
 QUICK, ALL = 24, 500
@@ -99,13 +103,77 @@ def test_500_random_schedules_change_no_token() -> None:
         serve(tiny(), seed, alone)
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_caches_hold_their_own_text_only(seed: int) -> None:
+class NarrowScripted(ScriptedBackend):
+    """Runs passes over a part of the slots."""
+
+    def narrow(self, states: Any, *, first: int, count: int) -> Any:
+        part = slice(first, first + count)
+        return dataclasses.replace(
+            states, batch=count, backbone=states.backbone[part], mtp=states.mtp[part]
+        )
+
+
+@pytest.mark.parametrize("make", [ScriptedBackend, NarrowScripted])
+@pytest.mark.parametrize("seed", range(8))
+def test_caches_hold_their_own_text_only(seed: int, make: type[ScriptedBackend]) -> None:
     """The scripted backend refuses a row whose cache is not the text before it, the head's too."""
-    scripted: Any = ScriptedBackend(
+    scripted: Any = make(
         tiny_models, lambda h: (3 * h[-1] + len(h)) % 16, errors=0.3, context_length=CONTEXT
     )
     serve(scripted, seed, Alone(scripted, context_length=CONTEXT))
+
+
+def test_a_pass_over_some_slots_touches_no_other_and_gives_the_same_bits() -> None:
+    backend = tiny()
+    whole, apart = (backend.allocate(batch=4, capacity=128) for _ in range(2))
+    ids = np.arange(12).reshape(4, 3) % 16
+    full = backend.run_backbone(whole, _step(4), ids)
+    part = backend.run_backbone(backend.narrow(apart, first=1, count=2), _step(2), ids[1:3])
+    assert np.array_equal(part.logits, full.logits[1:3])
+    for one, other in zip(whole.backbone, apart.backbone, strict=True):
+        for name in one:
+            assert np.array_equal(one[name][1:3], other[name][1:3]) and one[name][1:3].any()
+            assert not other[name][[0, 3]].any()
+
+
+def test_the_range_of_slots_is_the_smallest_that_holds_those_at_work() -> None:
+    loop = DecodeLoop(tiny(), batch=6, drafts=0)
+    ranges = loop._ranges
+    assert [(r.first, r.width) for r in map(ranges.covering, [{2}, {2, 4}, {0, 5}])] == [
+        (2, 1),
+        (2, 3),
+        (0, 6),
+    ]
+    scripted: Any = ScriptedBackend(tiny_models, lambda _: 1)
+    assert DecodeLoop(scripted, batch=6)._ranges.covering({2}).width == 6
+
+
+def test_telemetry_counts_each_request_under_its_own_task() -> None:
+    telemetry = Telemetry()
+    loop = DecodeLoop(tiny(), batch=3, drafts=2, telemetry=telemetry)
+    scheduler = Scheduler(loop)
+    asked = [
+        dataclasses.replace(one, task="ab"[index % 2], max_tokens=20, stop_token_ids=())
+        for index, one in enumerate(
+            requests(random.Random(1), 7, vocab_size=16, context=CONTEXT - 20)
+        )
+    ]
+    clients = run_schedule(scheduler, asked, random.Random(2), cancels=0.0)
+    counted = telemetry.snapshot().by_task
+    for task in "ab":
+        own = [client for client in clients if client.request.task == task]
+        results = [client.end.result for client in own if client.end and client.end.result]
+        assert counted[task].tokens == sum(len(client.tokens) - 1 for client in own)
+        assert counted[task].steps == sum(result.steps for result in results)
+
+
+def _step(batch: int) -> Step:
+    return Step(
+        past_len=np.zeros(batch, np.int64),
+        row_count=np.full(batch, 3),
+        attend_all=np.ones(batch, np.int64),
+        row_index=np.full((batch, 1), 2),
+    )
 
 
 @pytest.fixture(scope="module", params=["dense", pytest.param("sparse", marks=pytest.mark.slow)])
