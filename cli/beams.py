@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from selfdraft.errors import ConfigError
 from selfdraft.runtime.beam_search import BeamOptions, BeamResult, EarlyStopping, beam_search
+from selfdraft.runtime.text_stream import TextStream
+from selfdraft.runtime.thinking_split import Piece, ThinkingSplit
+from selfdraft.runtime.thinking_text import known_tags
 
 if TYPE_CHECKING:
     from selfdraft.cli.session import Session
     from selfdraft.runtime.request import Request
 
-SCHEMA = "selfdraft.beams/1"
+SCHEMA = "selfdraft.beams/2"
 _EARLY: dict[str, EarlyStopping] = {"true": True, "false": False, "never": "never"}
 
 
@@ -77,22 +80,40 @@ def search(session: Session, request: Request, options: BeamOptions) -> BeamResu
     )
 
 
-def beam_text(session: Session, tokens: Sequence[int], request: Request) -> str:
-    """Text of a beam; an end or stop token is no part of it."""
+def beam_pieces(session: Session, tokens: Sequence[int], request: Request) -> list[Piece]:
+    """Thinking and answer of a beam; an end or stop token is no part of them."""
+    tags = known_tags(session.tokenizer)
+    opened = tags is not None and tags.open_in(request.prompt_ids)
+    split, stream = ThinkingSplit(tags, opened=opened), TextStream(session.tokenizer)
+    pieces: list[Piece] = []
+    for token in _without_end(session, tokens, request):
+        pieces += split.push(token, stream.push((token,)), drafted=False)
+    return [*pieces, *split.rest(stream.finish())]
+
+
+def _without_end(session: Session, tokens: Sequence[int], request: Request) -> Sequence[int]:
     ends = {*session.bundle.manifest.text.eos_ids, *request.stop_token_ids}
-    kept = tokens[:-1] if tokens and tokens[-1] in ends else tokens
-    return session.tokenizer.decode(kept)
+    return tokens[:-1] if tokens and tokens[-1] in ends else tokens
+
+
+def _texts(session: Session, tokens: Sequence[int], request: Request) -> dict[str, str | None]:
+    """The text of a beam, whole and in its parts."""
+    pieces = beam_pieces(session, tokens, request)
+    thoughts = [piece.text for piece in pieces if piece.thinking]
+    return {
+        "text": session.tokenizer.decode(_without_end(session, tokens, request)),
+        "thought": "".join(thoughts) if thoughts else None,
+        "answer": "".join(piece.text for piece in pieces if not piece.thinking),
+    }
 
 
 def beam_record(session: Session, result: BeamResult, request: Request) -> dict[str, Any]:
     """The search as plain values, for ``--json``."""
-    beams = [
-        {"text": beam_text(session, beam.tokens, request), **asdict(beam)} for beam in result.beams
-    ]
+    beams = [{**_texts(session, beam.tokens, request), **asdict(beam)} for beam in result.beams]
     return {
         "schema": SCHEMA,
         "bundle": str(session.bundle.path),
-        "prompt_ids": list(request.prompt_ids),
+        "prompt_token_ids": list(request.prompt_ids),
         **beams[0],
         **asdict(result),
         "beams": beams,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from selfdraft.cli.attention_counters import attention_text, audit_text
 from selfdraft.cli.cache_files import CacheFiles
-from selfdraft.cli.console import TextWriter, note, print_json_line, prompt_progress
+from selfdraft.cli.console import ReplyWriter, note, print_json_line, prompt_progress
 from selfdraft.cli.conversation import Conversation
 from selfdraft.cli.interrupts import stop_on_interrupt
 from selfdraft.cli.prompts import ReplyOptions, prompt_args, reply_request
@@ -29,6 +29,7 @@ from selfdraft.cli.session import NEVER_PAYS, Session
 from selfdraft.errors import ConfigError, ResourceError, ToolkitError
 from selfdraft.runtime.result import GenerationResult
 from selfdraft.runtime.thinking_record import thinking_rates
+from selfdraft.runtime.thinking_text import known_tags
 from selfdraft.strict import closest_hint
 
 CONVERSATION = "conversation"
@@ -157,13 +158,14 @@ class Chat:
         ids = self._conversation.prompt_with(text)
         self._check_room(len(ids))
         request = reply_request(self._session, ids, self._options)
-        writer = TextWriter(provenance=self._view.provenance)
-        show = (lambda _text, _drafted: None) if self._view.as_json else writer.write
+        writer = ReplyWriter(provenance=self._view.provenance)
+        show = (lambda _piece: None) if self._view.as_json else writer.write
         with stop_on_interrupt() as stop:
             reply = stream_reply(
                 self._loop,
                 request,
                 show=show,
+                tags=known_tags(self._session.tokenizer),
                 stop=stop,
                 on_prefill=prompt_progress,
             )
@@ -197,7 +199,9 @@ class Chat:
         decode = self._session.tokenizer.decode
         while not reply.text.startswith(spelled := decode(tokens)):
             tokens.pop()
-        self._conversation.add_turn(reply.text, tokens, spelled=spelled)
+        self._conversation.add_turn(
+            reply.text, tokens, spelled=spelled, thought=reply.thought, answer=reply.answer
+        )
         self._results.append(reply.result)
 
     def _comment(self, reply: Reply) -> None:

@@ -6,12 +6,13 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from selfdraft.cli.reply import Reply, Show
+from selfdraft.cli.reply import Reply, Show, ShownText
 from selfdraft.errors import ConfigError
 from selfdraft.runtime.chunks import ChunkedReply, checked_border
 from selfdraft.runtime.loop import DecodeLoop
 from selfdraft.runtime.request import Request
 from selfdraft.runtime.request_json import request_from_json, request_to_json
+from selfdraft.runtime.thinking import ThinkTags
 
 STOPPED_REQUEST = "stopped_request"
 
@@ -45,22 +46,21 @@ def stream_chunks(
     options: ChunkOptions,
     *,
     show: Show,
+    tags: ThinkTags | None = None,
     on_prefill: Callable[[int, int], None] | None = None,
 ) -> tuple[Reply, dict[str, str]]:
     """Run ``request`` chunk by chunk; the reply, and what to keep beside its cache."""
     chunks = ChunkedReply(loop, request, every=options.border, on_progress=on_prefill)
-    drafted: list[bool] = []
+    shown = ShownText(show, request, tags)
     for count, chunk in enumerate(chunks, start=1):
-        drafted += [event.drafted for event in chunk.events]
-        show(chunk.text, False)
+        shown.take(chunk.events)
         if count == options.max_chunks:
             chunks.stop()
             break
     result = chunks.result
     stopped = result.finish_reason == "closed"
     extra = {STOPPED_REQUEST: json.dumps(request_to_json(chunks.resumption))} if stopped else {}
-    reply = Reply(text=result.text or "", drafted=tuple(drafted), result=result, stopped=stopped)
-    return reply, extra
+    return shown.finish(result, stopped=stopped), extra
 
 
 def resumed_request(extra: Mapping[str, str], *, max_tokens: int | None) -> Request:

@@ -6,13 +6,17 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
 from selfdraft.runtime.text_stream import terminal_safe
 
-DRAFTED_STYLE = ("\x1b[32m", "\x1b[0m")
+if TYPE_CHECKING:
+    from selfdraft.runtime.thinking_split import Piece
+
+DRAFTED_STYLE = ("\x1b[32m", "\x1b[39m")
+DIM_STYLE = ("\x1b[2m", "\x1b[22m")
 DRAFTED_MARKS = ("‹", "›")
 LONG_PROMPT_TOKENS = 1024
 
@@ -41,17 +45,21 @@ def print_json_line(record: Any) -> None:
 
 
 class TextWriter:
-    """Model text to stdout as it comes: harmless on a terminal, untouched in a pipe.
+    """Model text to a stream as it comes: harmless on a terminal, untouched in a pipe.
 
-    ``provenance`` marks accepted drafts, green on a terminal, in ‹› elsewhere.
+    ``provenance`` marks accepted drafts, green on a terminal, in ‹› elsewhere; ``dim`` shows all of
+    it paler on a terminal.
     """
 
-    def __init__(self, *, provenance: bool = False) -> None:
-        self._terminal = sys.stdout.isatty()
+    def __init__(self, stream: TextIO, *, provenance: bool = False, dim: bool = False) -> None:
+        self._stream = stream
+        self._terminal = stream.isatty()
         self._provenance = provenance
         self._in_draft = False
         self._start, self._end = DRAFTED_STYLE if self._terminal else DRAFTED_MARKS
+        self._pale, self._plain = DIM_STYLE if dim and self._terminal else ("", "")
         self._at_line_start = True
+        self._written = False
 
     def write(self, text: str, drafted: bool) -> None:
         """Show a delta now."""
@@ -60,18 +68,52 @@ class TextWriter:
             shown = (self._start if drafted else self._end) + shown
             self._in_draft = drafted
         self._at_line_start = shown.endswith("\n")
-        sys.stdout.write(shown)
-        sys.stdout.flush()
+        self._stream.write(shown if self._written else self._pale + shown)
+        self._written = True
+        self._stream.flush()
 
     def finish(self) -> None:
-        """End the reply and its line."""
+        """End the text and its line."""
         if self._in_draft:
-            sys.stdout.write(self._end)
+            self._stream.write(self._end)
             self._in_draft = False
+        if self._written:
+            self._stream.write(self._plain)
+            self._written = False
         if not self._at_line_start:
-            sys.stdout.write("\n")
+            self._stream.write("\n")
             self._at_line_start = True
-        sys.stdout.flush()
+        self._stream.flush()
+
+
+class ReplyWriter:
+    """A reply as it comes: its answer to stdout, its thoughts to stderr, pale on a terminal.
+
+    Where both are terminals an empty line stands between them.
+    """
+
+    def __init__(self, *, provenance: bool = False) -> None:
+        self._answer = TextWriter(sys.stdout, provenance=provenance)
+        self._thought = TextWriter(sys.stderr, provenance=provenance, dim=True)
+        self._one_screen = sys.stdout.isatty() and sys.stderr.isatty()
+        self._thinking: bool | None = None
+        """Of the last piece; None before the first."""
+
+    def write(self, piece: Piece) -> None:
+        """Show a piece now."""
+        if self._thinking not in (None, piece.thinking):
+            self.finish()
+            if self._one_screen:
+                sys.stderr.write("\n")
+                sys.stderr.flush()
+        self._thinking = piece.thinking
+        writer = self._thought if piece.thinking else self._answer
+        writer.write(piece.text, piece.drafted)
+
+    def finish(self) -> None:
+        """End the line."""
+        self._thought.finish()
+        self._answer.finish()
 
 
 def prompt_progress(done: int, total: int) -> None:

@@ -60,9 +60,7 @@ class Conversation:
         """
         try:
             record = json.loads(saved)
-            messages: list[Message] = [
-                {"role": m["role"], "content": m["content"]} for m in record["messages"]
-            ]
+            messages = [_message(said) for said in record["messages"]]
             known_text, known = str(record["known_text"]), int(record["known_tokens"])
         except (ValueError, KeyError, TypeError) as error:
             raise ConfigError(
@@ -86,14 +84,24 @@ class Conversation:
         return self._asked_ids
 
     def add_turn(
-        self, reply_text: str, reply_ids: Sequence[int], *, spelled: str | None = None
+        self,
+        reply_text: str,
+        reply_ids: Sequence[int],
+        *,
+        spelled: str | None = None,
+        thought: str | None = None,
+        answer: str | None = None,
     ) -> None:
         """Add the message last asked and the model's reply to it.
 
         ``reply_ids`` are the tokens that gave ``reply_text``, or its first part ``spelled``, without
-        an end token.
+        an end token. Where the model thought, the template is given ``thought`` and ``answer`` apart:
+        it drops or keeps the former, and would not see where it ends in a text without tags.
         """
-        self.messages += [self._asked, {"role": "assistant", "content": reply_text}]
+        said: Message = {"role": "assistant", "content": reply_text}
+        if thought is not None and answer is not None:
+            said = {"role": "assistant", "reasoning_content": thought, "content": answer}
+        self.messages += [self._asked, said]
         self._known_text = self._asked_text + (reply_text if spelled is None else spelled)
         self._known_ids = [*self._asked_ids, *reply_ids]
 
@@ -102,3 +110,11 @@ class Conversation:
             rest = text[len(self._known_text) :]
             return self._known_ids + self._tokenizer.encode(rest, add_special_tokens=False)
         return self._tokenizer.encode(text, add_special_tokens=False)
+
+
+def _message(said: Mapping[str, Any]) -> Message:
+    """A saved message. Raises ``KeyError`` where a part is missing."""
+    message: Message = {"role": said["role"], "content": said["content"]}
+    if "reasoning_content" in said:
+        message["reasoning_content"] = said["reasoning_content"]
+    return message

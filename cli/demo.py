@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from selfdraft.cli.console import TextWriter, note, print_json, say, stage_progress, table
+from selfdraft.cli.console import ReplyWriter, note, print_json, say, stage_progress, table
 from selfdraft.cli.environment import program_name
 from selfdraft.cli.options import DraftsOption, JsonOption, ThreadsOption
 
@@ -101,12 +101,14 @@ def _run(session: Session, prompt: str | None, *, as_json: bool) -> None:
 
 def _answer(session: Session, text: str, request: Request, *, as_json: bool) -> Reply:
     from selfdraft.cli.reply import stream_reply, summary_line
+    from selfdraft.runtime.thinking_text import known_tags
 
     if as_json:
-        return stream_reply(session.loop(), request, show=lambda _text, _drafted: None)
+        return stream_reply(session.loop(), request, show=lambda _piece: None)
+    tags = known_tags(session.tokenizer)
     note(f"> {text}")
-    writer = TextWriter()
-    reply = stream_reply(session.loop(), request, show=writer.write)
+    writer = ReplyWriter()
+    reply = stream_reply(session.loop(), request, show=writer.write, tags=tags)
     writer.finish()
     note(summary_line(reply.result))
     return reply

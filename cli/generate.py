@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from selfdraft.cli.session import Session
     from selfdraft.runtime.beam_search import BeamOptions
     from selfdraft.runtime.request import Request
+    from selfdraft.runtime.thinking_split import Piece
 
 
 def command(
@@ -141,7 +142,7 @@ def command(
     ] = False,
     json_output: JsonOption = False,
 ) -> None:
-    """Complete or answer one prompt; the text streams to stdout.
+    """Complete or answer one prompt; the answer streams to stdout, thoughts to stderr.
 
     \b
     Examples:
@@ -279,11 +280,12 @@ def _generate(
     chunks: ChunkOptions,
 ) -> None:
     from selfdraft.cli.chunked import resumed_request, stream_chunks
-    from selfdraft.cli.console import TextWriter, note, print_json_line, prompt_progress
+    from selfdraft.cli.console import ReplyWriter, note, print_json_line, prompt_progress
     from selfdraft.cli.prompts import prompt_ids, reply_request
     from selfdraft.cli.reply import cut_text, reply_record, stream_reply, summary_line
     from selfdraft.cli.reply_telemetry import ReplyTelemetry
     from selfdraft.cli.session import NEVER_PAYS
+    from selfdraft.runtime.thinking_text import known_tags
 
     if raw and (options.system or options.template_args or options.thinking.prompt):
         raise ConfigError(
@@ -303,17 +305,18 @@ def _generate(
     else:
         ids = prompt_ids(session, prompt, options, raw=raw)
         request = reply_request(session, ids, options)
-    writer = TextWriter(provenance=shown.provenance)
+    writer = ReplyWriter(provenance=shown.provenance)
     live = shown.stream and not shown.as_json
-    pieces: list[tuple[str, bool]] = []
-    show = writer.write if live else lambda text, drafted: pieces.append((text, drafted))
+    pieces: list[Piece] = []
+    show = writer.write if live else pieces.append
+    tags = known_tags(session.tokenizer)
     kept: dict[str, str] = {}
     try:
         if chunks.every is None:
-            reply = stream_reply(loop, request, show=show, on_prefill=prompt_progress)
+            reply = stream_reply(loop, request, show=show, tags=tags, on_prefill=prompt_progress)
         else:
             reply, kept = stream_chunks(
-                loop, request, chunks, show=show, on_prefill=prompt_progress
+                loop, request, chunks, show=show, tags=tags, on_prefill=prompt_progress
             )
     finally:
         if live:
@@ -324,8 +327,8 @@ def _generate(
         )
     else:
         if not live:
-            for text, drafted in pieces:
-                writer.write(text, drafted)
+            for piece in pieces:
+                writer.write(piece)
             writer.finish()
         note(summary_line(reply.result))
         if session.never_pays(loop):
@@ -337,14 +340,15 @@ def _generate(
 
 
 def _search(session: Session, request: Request, beams: BeamOptions, *, shown: Shown) -> None:
-    from selfdraft.cli.beams import beam_record, beam_summary, beam_text, search
-    from selfdraft.cli.console import TextWriter, note, print_json_line
+    from selfdraft.cli.beams import beam_pieces, beam_record, beam_summary, search
+    from selfdraft.cli.console import ReplyWriter, note, print_json_line
 
     result = search(session, request, beams)
     if shown.as_json:
         print_json_line(beam_record(session, result, request))
         return
-    writer = TextWriter()
-    writer.write(beam_text(session, result.beams[0].tokens, request), False)
+    writer = ReplyWriter()
+    for piece in beam_pieces(session, result.beams[0].tokens, request):
+        writer.write(piece)
     writer.finish()
     note(beam_summary(result))

@@ -24,7 +24,7 @@ class SavedGeneration:
 
     bundle: str
     text: str
-    prompt_ids: tuple[int, ...]
+    prompt_token_ids: tuple[int, ...]
     tokens: tuple[int, ...]
     finish_reason: str
     steps: int

@@ -76,7 +76,7 @@ def length_stats(
     steps = [step_chars(g.text) for g in generations]
     spreads = [pstdev(own) / fmean(own) for own in steps if len(own) > 1]
     chars = [length for own in steps for length in own]
-    peak = max(len(g.prompt_ids) + g.num_tokens for g in generations)
+    peak = max(len(g.prompt_token_ids) + g.num_tokens for g in generations)
     return LengthStats(
         replies=len(generations),
         limit=limit,
@@ -139,7 +139,7 @@ def _mean_by_prompt(generations: Sequence[SavedGeneration]) -> dict[tuple[int, .
     lengths: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for generation in generations:
         if generation.num_tokens:
-            lengths[generation.prompt_ids].append(generation.num_tokens)
+            lengths[generation.prompt_token_ids].append(generation.num_tokens)
     return {prompt: fmean(own) for prompt, own in lengths.items()}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,7 +11,9 @@ from selfdraft.cli.interrupts import StopFlag
 from selfdraft.runtime.loop import DecodeLoop
 from selfdraft.runtime.request import Request
 from selfdraft.runtime.result import GenerationResult, TokenEvent
+from selfdraft.runtime.thinking import ThinkTags
 from selfdraft.runtime.thinking_record import ThinkingRate, ThinkingRecord
+from selfdraft.runtime.thinking_split import Piece, ThinkingSplit
 
 SLOT = 0
 CUT_SHORT = {
@@ -21,10 +23,10 @@ CUT_SHORT = {
 }
 """Ends of replies that did not end by themselves, and what would let them."""
 STRUCTURE_NAMES = {"json_schema": "JSON schema", "regex": "pattern", "lark": "grammar"}
-SCHEMA = "selfdraft.generation/1"
+SCHEMA = "selfdraft.generation/2"
 
-Show = Callable[[str, bool], None]
-"""Takes a text delta, and whether the token that completed it was a draft."""
+Show = Callable[[Piece], None]
+"""Takes a piece of the reply's text, thinking or answer, as it comes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +34,11 @@ class Reply:
     """The text of a reply and the record of how it came about."""
 
     text: str
+    """All of it; tags of thinking are part of it where the tokenizer spells them."""
+    thought: str | None
+    """What stands between the tags of thinking; None where the reply did not think."""
+    answer: str
+    """The text without thoughts and tags."""
     drafted: tuple[bool, ...]
     """For each token of ``result``: proposed by the MTP head."""
     result: GenerationResult
@@ -44,15 +51,17 @@ def stream_reply(
     request: Request,
     *,
     show: Show,
+    tags: ThinkTags | None = None,
     stop: StopFlag | None = None,
     on_prefill: Callable[[int, int], None] | None = None,
 ) -> Reply:
     """Run ``request`` in the first slot to its end, or until ``stop`` is set.
 
-    The loop must have a tokenizer. The end or stop token is not part of the text.
+    The loop must have a tokenizer. The end or stop token is not part of the text. ``tags`` tell
+    thinking from the answer; those of the request's thinking budget come first.
     """
     stop = stop or StopFlag()
-    shown = _ShownText(show)
+    shown = ShownText(show, request, tags)
 
     def prefilled(done: int, total: int) -> None:
         stop.check()
@@ -66,34 +75,47 @@ def stream_reply(
             shown.take(loop.step())
     except StopFlag.Stopped:
         loop.cancel(SLOT)
-    result = loop.result(SLOT)
-    shown.finish(result)
-    return Reply(
-        text=result.text or "", drafted=tuple(shown.drafted), result=result, stopped=stop.is_set
-    )
+    return shown.finish(loop.result(SLOT), stopped=stop.is_set)
 
 
-class _ShownText:
-    """The text of a reply as it grows."""
+class ShownText:
+    """The text of a reply as it grows, thinking and answer apart."""
 
-    def __init__(self, show: Show) -> None:
+    def __init__(self, show: Show, request: Request, tags: ThinkTags | None) -> None:
+        tags = request.thinking.tags if request.thinking else tags
+        known = (*request.prompt_ids, *request.resumed_token_ids)
+        opened = tags is not None and tags.open_in(known)
+        self._split = ThinkingSplit(tags, opened=opened)
         self._show = show
         self._length = 0
-        self.drafted: list[bool] = []
+        self._pieces: list[Piece] = []
+        self._drafted: list[bool] = []
 
-    def take(self, events: list[TokenEvent]) -> None:
+    def take(self, events: Iterable[TokenEvent]) -> None:
+        """Show the texts of tokens."""
         for event in events:
-            self.drafted.append(event.drafted)
-            self._emit(event.text, event.drafted)
+            self._drafted.append(event.drafted)
+            self._length += len(event.text)
+            self._emit(self._split.push(event.token, event.text, drafted=event.drafted))
 
-    def finish(self, result: GenerationResult) -> None:
-        """Show what a reply that was stopped had held back."""
-        self._emit((result.text or "")[self._length :], False)
+    def finish(self, result: GenerationResult, *, stopped: bool) -> Reply:
+        """Show what was held back; the reply."""
+        text = result.text or ""
+        self._emit(self._split.rest(text[self._length :]))
+        thoughts = [piece.text for piece in self._pieces if piece.thinking]
+        return Reply(
+            text=text,
+            thought="".join(thoughts) if thoughts else None,
+            answer="".join(piece.text for piece in self._pieces if not piece.thinking),
+            drafted=tuple(self._drafted),
+            result=result,
+            stopped=stopped,
+        )
 
-    def _emit(self, text: str, from_draft: bool) -> None:
-        if text:
-            self._length += len(text)
-            self._show(text, from_draft)
+    def _emit(self, pieces: Iterable[Piece]) -> None:
+        for piece in pieces:
+            self._pieces.append(piece)
+            self._show(piece)
 
 
 def reply_record(reply: Reply, *, bundle: str, prompt_ids: Sequence[int]) -> dict[str, Any]:
@@ -102,9 +124,11 @@ def reply_record(reply: Reply, *, bundle: str, prompt_ids: Sequence[int]) -> dic
     return {
         "schema": SCHEMA,
         "bundle": bundle,
-        "prompt_ids": list(prompt_ids),
+        "prompt_token_ids": list(prompt_ids),
         **asdict(result),
         "text": reply.text,
+        "thought": reply.thought,
+        "answer": reply.answer,
         "attention": attention_facts([result]),
         "telemetry": result.telemetry.to_json() if result.telemetry else None,
         "drafted_tokens": reply.drafted,
@@ -135,14 +159,21 @@ def summary_line(result: GenerationResult) -> str:
 
 
 def cut_text(reply: Reply, request: Request) -> str | None:
-    """That a structured reply ended before what it must match did; None where it did not."""
+    """What a reply lacks that ended before it was whole: a structure, or any answer; else None."""
     reason = reply.result.finish_reason
-    if request.structured is None or reason not in CUT_SHORT:
+    if reason not in CUT_SHORT:
         return None
-    return (
-        f"the reply was cut off ({reason}), so it does not match its "
-        f"{STRUCTURE_NAMES[request.structured.kind]}; {CUT_SHORT[reason]}"
-    )
+    if request.structured is not None:
+        return (
+            f"the reply was cut off ({reason}), so it does not match its "
+            f"{STRUCTURE_NAMES[request.structured.kind]}; {CUT_SHORT[reason]}"
+        )
+    if reply.thought is not None and not reply.answer:
+        return (
+            f"the reply ended ({reason}) while it was thinking, so there is no answer; "
+            f"{CUT_SHORT[reason]}, or limit the thoughts: --thinking-budget N"
+        )
+    return None
 
 
 def thinking_text(record: ThinkingRecord) -> str:

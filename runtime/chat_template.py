@@ -33,12 +33,17 @@ _RESERVED = {
 _DATE_FORMAT = re.compile(r"(?:[^%]|%[-#]?[A-Za-z%])*")
 
 
-class Message(TypedDict):
-    """One turn of a conversation."""
-
+class _Said(TypedDict):
     role: str
     """``system``, ``user`` or ``assistant``."""
     content: str
+
+
+class Message(_Said, total=False):
+    """One turn of a conversation."""
+
+    reasoning_content: str
+    """Thoughts of a reply, where ``content`` is its answer alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

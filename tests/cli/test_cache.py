@@ -52,7 +52,7 @@ def test_chat_goes_on_where_it_was(run: Any, endless_bundle: Path, tmp_path: Pat
     assert first.exit_code == 0 and "saved" in first.stderr
     second = run("chat", endless_bundle, *options, "--load-cache", file, input="two\n")
     went_on = record(second)
-    for name in ("prompt_ids", "tokens", "reused_tokens", "accepted", "text"):
+    for name in ("prompt_token_ids", "tokens", "reused_tokens", "accepted", "text"):
         assert went_on[name] == expected[1][name], name
     assert went_on["reused_tokens"] > expected[0]["prompt_tokens"]
 
@@ -72,7 +72,10 @@ def test_saved_system_prompt_stays(run: Any, endless_bundle: Path, tmp_path: Pat
     assert run("chat", endless_bundle, *start, input="one\n").exit_code == 0
     second = run("chat", endless_bundle, *options, "--load-cache", file, input="two\n")
     whole = run("chat", endless_bundle, *options, "--system", "Be brief.", input="one\ntwo\n")
-    assert record(second)["prompt_ids"] == json.loads(whole.stdout.splitlines()[1])["prompt_ids"]
+    assert (
+        record(second)["prompt_token_ids"]
+        == json.loads(whole.stdout.splitlines()[1])["prompt_token_ids"]
+    )
     other = (*options, "--system", "Rhyme.", "--load-cache", file)
     refused = run("chat", endless_bundle, *other, input="two\n")
     assert refused.exit_code == 2 and "another system prompt" in refused.stderr

@@ -38,11 +38,13 @@ def test_last_line_needs_no_newline(run: Any, shared_bundle: Path) -> None:
 
 def test_second_turn_reuses_the_caches(run: Any, shared_bundle: Path) -> None:
     first, second = records(chat(run, shared_bundle, ["hello", "again"], "--json"))
-    said = len(first["prompt_ids"]) + len(first["tokens"])
+    said = len(first["prompt_token_ids"]) + len(first["tokens"])
     assert first["reused_tokens"] == 0
     # What the head has not seen yet when a reply ends: the rows of its last step.
     assert said - 4 <= second["reused_tokens"] < said
-    assert second["prompt_ids"][: said - 1] == first["prompt_ids"] + first["tokens"][:-1]
+    assert (
+        second["prompt_token_ids"][: said - 1] == first["prompt_token_ids"] + first["tokens"][:-1]
+    )
 
 
 @pytest.mark.parametrize("drafts", [0, 2, 4])
@@ -59,14 +61,14 @@ def test_later_turns_are_the_same_as_without_caches(
 
 def test_reset_forgets_the_conversation(run: Any, shared_bundle: Path) -> None:
     first, second = records(chat(run, shared_bundle, ["hello", "/reset", "hello"], "--json"))
-    assert second["prompt_ids"] == first["prompt_ids"] and second["reused_tokens"] == 0
+    assert second["prompt_token_ids"] == first["prompt_token_ids"] and second["reused_tokens"] == 0
 
 
 def test_system_prompt_survives_a_reset(run: Any, shared_bundle: Path) -> None:
     options = ("--json", "--system", "Recite.")
     first, second = records(chat(run, shared_bundle, ["hello", "/reset", "hello"], *options))
     plain = records(chat(run, shared_bundle, ["hello"], "--json"))[0]
-    assert second["prompt_ids"] == first["prompt_ids"] != plain["prompt_ids"]
+    assert second["prompt_token_ids"] == first["prompt_token_ids"] != plain["prompt_token_ids"]
 
 
 def test_stats_show_speed_acceptance_and_context(run: Any, shared_bundle: Path) -> None:
@@ -137,7 +139,7 @@ def test_template_that_changes_the_past_still_gives_the_right_prompt(
     )
     bundle = write_reciting_bundle(tmp_path / "b", template=template)
     first, second = records(chat(run, bundle, ["hello", "again"], "--json"))
-    assert len(second["prompt_ids"]) == len("<...><...><again>\n")
+    assert len(second["prompt_token_ids"]) == len("<...><...><again>\n")
     assert second["text"] == first["text"] == REPLY
 
 

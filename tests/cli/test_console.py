@@ -10,6 +10,7 @@ import pytest
 
 from selfdraft.cli import console
 from selfdraft.cli.interrupts import StopFlag, stop_on_interrupt
+from selfdraft.runtime.thinking_split import Piece
 
 
 class Screen(io.StringIO):
@@ -83,11 +84,36 @@ def test_first_interrupt_sets_the_flag_and_the_second_interrupts() -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_marks_of_drafts_close_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_marks_of_drafts_close_at_the_end() -> None:
     screen = Screen()
-    monkeypatch.setattr(sys, "stdout", screen)
-    writer = console.TextWriter(provenance=True)
+    writer = console.TextWriter(screen, provenance=True)
     for text, drafted in (("a", False), ("b\x1b", True), ("c", True)):
         writer.write(text, drafted)
     writer.finish()
-    assert screen.getvalue() == "a\x1b[32mb␛c\x1b[0m\n"
+    assert screen.getvalue() == "a\x1b[32mb␛c\x1b[39m\n"
+
+
+REPLY = (Piece("so", False, True), Piece(" on", True, True), Piece("yes", True, False))
+
+
+def test_thoughts_are_pale_on_a_terminal_and_an_empty_line_ends_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    screen = Screen()
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setattr(sys, "stderr", screen)
+    writer = console.ReplyWriter(provenance=True)
+    for piece in REPLY:
+        writer.write(piece)
+    writer.finish()
+    thought, empty, answer, end = screen.getvalue().split("\n")
+    assert thought == "\x1b[2mso\x1b[32m on\x1b[39m\x1b[22m" and (empty, end) == ("", "")
+    assert answer == "\x1b[32myes\x1b[39m"
+
+
+def test_stdout_of_a_pipe_holds_the_answer_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    writer = console.ReplyWriter()
+    for piece in REPLY:
+        writer.write(piece)
+    writer.finish()
+    assert capsys.readouterr() == ("yes\n", "so on\n")

@@ -17,10 +17,10 @@ from selfdraft.manifest import GraphSpec, StateSpec, capacity_for, load_manifest
 
 def generation(count: int, **changes: Any) -> dict[str, Any]:
     values = {
-        "schema": "selfdraft.generation/1",
+        "schema": "selfdraft.generation/2",
         "bundle": "nowhere",
         "text": "word",
-        "prompt_ids": [1, 2, 3],
+        "prompt_token_ids": [1, 2, 3],
         "tokens": list(range(count)),
         "finish_reason": "eos",
         "steps": count - 1,
@@ -128,7 +128,7 @@ def give_states(bundle: Path) -> None:
 def test_kv_peak_is_the_caches_of_the_longest_prompt_and_reply(
     stats: Any, own_bundle: Path
 ) -> None:
-    records = [generation(100, bundle=str(own_bundle)), generation(20, prompt_ids=[1] * 500)]
+    records = [generation(100, bundle=str(own_bundle)), generation(20, prompt_token_ids=[1] * 500)]
     assert stats(records[:1])["kv_peak_bytes"] is None, "a bundle without graphs"
     give_states(own_bundle)
     found = stats(records, "--bundle", own_bundle)
@@ -171,10 +171,10 @@ def test_records_of_generate_and_chat_are_read(
 def test_second_file_is_compared_with_the_first_prompt_by_prompt(run: Any, tmp_path: Path) -> None:
     first = write(
         tmp_path / "a",
-        *(generation(n, prompt_ids=[p]) for n, p in ((8, 1), (12, 1), (10, 2), (7, 3))),
+        *(generation(n, prompt_token_ids=[p]) for n, p in ((8, 1), (12, 1), (10, 2), (7, 3))),
     )
     second = write(
-        tmp_path / "b", *(generation(n, prompt_ids=[p]) for n, p in ((5, 1), (20, 2), (1, 4)))
+        tmp_path / "b", *(generation(n, prompt_token_ids=[p]) for n, p in ((5, 1), (20, 2), (1, 4)))
     )
     record = json.loads(run("lengths", first, second, "--json").stdout)
     assert record["pairs"] == {"prompts": 2, "shorter": 1, "mean_ratio": (0.5 + 2.0) / 2}
@@ -182,7 +182,7 @@ def test_second_file_is_compared_with_the_first_prompt_by_prompt(run: Any, tmp_p
     text = run("lengths", first, second, "--limit", 9).stdout
     assert "change" in text and "-6.3%" in text and "-16.7 points" in text
     assert "2 prompts in both" in text and "1.25 times as long" in text
-    apart = write(tmp_path / "c", generation(3, prompt_ids=[9]))
+    apart = write(tmp_path / "c", generation(3, prompt_token_ids=[9]))
     assert "no prompt is in both files" in run("lengths", first, apart).stdout
 
 
@@ -217,7 +217,7 @@ def test_thinking_budgets_are_summed_up_by_level_and_temperature(run: Any, tmp_p
         ("{}\n", "its schema is None"),
         ('{"schema": "selfdraft.lengths/1"}', "its schema is 'selfdraft.lengths/1'"),
         ("[1]", "its schema is None"),
-        ('{"schema": "selfdraft.generation/1"', "line 1: no JSON"),
+        ('{"schema": "selfdraft.generation/2"', "line 1: no JSON"),
         (json.dumps(generation(2)) + "\n\nnonsense", "line 3: no JSON"),
         (json.dumps(generation(2) | {"tokens": "x"}), "record 1.tokens: expected a list"),
         (json.dumps({k: v for k, v in generation(2).items() if k != "text"}), "missing key 'text'"),

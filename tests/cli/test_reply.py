@@ -12,6 +12,7 @@ from selfdraft.cli.prompts import ReplyOptions, SamplingOptions, prompt_ids, rep
 from selfdraft.cli.reply import Reply, stream_reply
 from selfdraft.cli.session import EngineOptions, Session, open_session
 from selfdraft.runtime.request import Request
+from selfdraft.runtime.thinking_split import Piece
 
 
 @pytest.fixture(params=[0, 1, 3])
@@ -25,7 +26,7 @@ def request_for(session: Session, prompt: str) -> Request:
     return reply_request(session, prompt_ids(session, prompt, options, raw=False), options)
 
 
-def shown_nowhere(_text: str, _drafted: bool) -> None:
+def shown_nowhere(_piece: Piece) -> None:
     pass
 
 
@@ -50,8 +51,8 @@ def test_stopped_prefill_delivers_nothing_and_can_go_on(session: Session, chunks
 def test_stopped_reply_keeps_what_was_said(session: Session, deltas: int) -> None:
     loop, stop, parts = session.loop(), StopFlag(), []
 
-    def show(text: str, _drafted: bool) -> None:
-        parts.append(text)
+    def show(piece: Piece) -> None:
+        parts.append(piece.text)
         stop.is_set = len(parts) >= deltas
 
     request = request_for(session, "hello")
@@ -67,7 +68,7 @@ def test_deltas_join_to_the_text_and_flags_match_the_tokens(session: Session) ->
     reply: Reply = stream_reply(
         session.loop(),
         request_for(session, "hello"),
-        show=lambda text, _drafted: parts.append(text),
+        show=lambda piece: parts.append(piece.text),
     )
     assert "".join(parts) == reply.text == REPLY
     assert len(reply.drafted) == len(reply.result.tokens)

@@ -35,7 +35,7 @@ def record(result: Any) -> dict[str, Any]:
 
 def prompt_of(bundle: Path, found: dict[str, Any]) -> str:
     tokenizer = Tokenizer.from_file(bundle / "tokenizer.json")
-    return tokenizer.decode(found["prompt_ids"], skip_special=False)
+    return tokenizer.decode(found["prompt_token_ids"], skip_special=False)
 
 
 @pytest.mark.parametrize("drafts", [0, 1, 3])
@@ -54,8 +54,48 @@ def test_thinking_is_cut_at_its_budget_and_recorded(run: Any, thinker: Path, dra
         "violated": False,
         "closed": True,
     }
+    assert (found["thought"], found["answer"]) == ("yzxy!?", "")
     shown = run("generate", thinker, "hi", *options)
     assert "thought 4 of 4 tokens, cut" in shown.stderr
+
+
+@pytest.mark.parametrize("shape", [(), ("--no-stream",), ("--every", 2)], ids=str)
+def test_stdout_holds_the_answer_and_stderr_the_thoughts(
+    run: Any, thinker: Path, shape: tuple[object, ...]
+) -> None:
+    options = ("--thinking-budget", 2, "--max-tokens", 5, *shape)
+    result = run("generate", thinker, "hi", *options)
+    assert result.stdout == "</think></think>\n"
+    assert result.stderr.splitlines()[0] == "yz"
+    assert "the reply ended" not in result.stderr
+
+
+def test_reply_that_ends_in_its_thoughts_says_why_there_is_no_answer(
+    run: Any, thinker: Path
+) -> None:
+    result = run("generate", thinker, "<think>x", "--raw", "--max-tokens", 4)
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "the reply ended (length) while it was thinking" in result.stderr
+    assert "--thinking-budget" in result.stderr
+
+
+def test_reply_without_thoughts_is_all_answer(run: Any, shared_bundle: Path) -> None:
+    found = record(run("generate", shared_bundle, "hi", "--json"))
+    assert found["thought"] is None and found["answer"] == found["text"] == REPLY
+
+
+def test_template_gets_the_answer_of_the_last_turn_and_its_thoughts_apart(
+    run: Any, tmp_path: Path
+) -> None:
+    template = (
+        "{% for m in messages %}[{{ m.role }}:{{ m.content }}|{{ m.reasoning_content }}]"
+        "{% endfor %}{% if enable_thinking %}<think>{% endif %}x"
+    )
+    bundle = write_reciting_bundle(tmp_path / "b", template=template)
+    options = ("--thinking-budget", 2, "--max-tokens", 4, "--json")
+    result = run("chat", bundle, *options, input="hi\nho\n")
+    second = json.loads(result.stdout.splitlines()[1])
+    assert "[assistant:</think>|yz][user:ho|]<think>x" in prompt_of(bundle, second)
 
 
 def test_budget_0_keeps_the_empty_pair(run: Any, thinker: Path) -> None:
@@ -102,7 +142,8 @@ def test_tags_can_be_given_as_text_of_several_tokens(run: Any, shared_bundle: Pa
 def test_chat_sums_budgets_up(run: Any, thinker: Path) -> None:
     options = ("--thinking-budget", 2, "--max-tokens", 5)
     result = run("chat", thinker, *options, input="hi\nhi\n/stats\n")
-    assert result.stdout == "yz</think></think></think>\n" * 2
+    assert result.stdout == "</think></think>\n" * 2
+    assert result.stderr.startswith("yz\nyz\n")
     assert "thinking: budget 2, temperature 0: 2 replies, 2 cut, 0 over budget" in result.stderr
 
 
@@ -146,7 +187,7 @@ def test_beams_are_searched_and_printed_best_first(run: Any, shared_bundle: Path
     options = ("--num-beams", 3, "--max-tokens", 20)
     assert run("generate", shared_bundle, "hi", *options, "--no-stream").stdout == REPLY + "\n"
     found = record(run("generate", shared_bundle, "hi", *options, "--json"))
-    assert found["schema"] == "selfdraft.beams/1"
+    assert found["schema"] == "selfdraft.beams/2"
     assert found["text"] == REPLY and found["finish_reason"] == "eos"
     assert found["options"]["num_beams"] == 3 == len(found["beams"])
     scores = [beam["score"] for beam in found["beams"]]
