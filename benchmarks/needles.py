@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from selfdraft.baseline import wilson_interval
 from selfdraft.export.attention_options import AttentionOptions
 from selfdraft.trt_plugins.cached_attention import summaries
 from selfdraft.trt_plugins.cached_attention.contract import DEFAULT_SPREAD, CachedAttention
@@ -232,14 +233,6 @@ class Finding:
     """The share that 95 % of the seeds reach."""
 
 
-def wilson_low(hits: int, trials: int, *, z: float = 1.959964) -> float:
-    """Lower end of the Wilson interval of a rate (two-sided 95 % by default)."""
-    rate = hits / trials
-    middle = rate + z * z / (2 * trials)
-    margin = z * math.sqrt(rate * (1 - rate) / trials + z * z / (4 * trials * trials))
-    return (middle - margin) / (1 + z * z / trials)
-
-
 def study(spec: Haystack, op: CachedAttention, *, seeds: int) -> dict[str, Finding]:
     """Hit rate and recall by selector over ``seeds`` scenes."""
     hits: dict[str, list[bool]] = {}
@@ -258,7 +251,7 @@ def _finding(hits: list[bool], recalls: list[float]) -> Finding:
         seeds=len(hits),
         hits=sum(hits),
         hit_rate=sum(hits) / len(hits),
-        hit_rate_low=wilson_low(sum(hits), len(hits)),
+        hit_rate_low=wilson_interval(sum(hits), len(hits))[0],
         recall=float(np.mean(recalls)),
         recall_p05=float(np.quantile(recalls, 0.05)),
     )

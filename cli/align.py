@@ -94,7 +94,7 @@ def command(
     from selfdraft.export.bundle import check_exporter
     from selfdraft.export.hub import local_checkpoint
 
-    check_exporter()
+    check_exporter("align")
     from selfdraft.export.align.run import AlignOptions, align_checkpoint
 
     options = AlignOptions(

@@ -15,6 +15,7 @@ from selfdraft.cli.options import (
     JsonOption,
     TemplateArgOption,
     ThreadsOption,
+    is_typed,
 )
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ KINDS = ("needle", "ruler", "acceptance")
 
 
 def command(
+    ctx: typer.Context,
     kind: Annotated[
         str, typer.Argument(metavar="|".join(KINDS), help="What to measure.", show_default=False)
     ],
@@ -125,7 +127,7 @@ def command(
       selfdraft eval needle BUNDLE --lengths 4096,32768 --trials 10
       selfdraft eval acceptance BUNDLE --context 32768 --text book.txt --drafts 3
     """
-    from selfdraft.cli.eval_command import EvalRequest, run_eval
+    from selfdraft.cli.eval_command import ACCEPTANCE, EvalRequest, run_eval
 
     request: EvalRequest = EvalRequest(
         kind=kind,
@@ -137,7 +139,7 @@ def command(
         context=context,
         text=text,
         bucket=bucket,
-        drafts=drafts,
+        drafts=drafts if kind == ACCEPTANCE or is_typed(ctx, "drafts") else None,
         wording=wording,
         template_args=tuple(template_arg or ()),
         trials=trials,

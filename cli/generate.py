@@ -33,6 +33,7 @@ from selfdraft.cli.options import (
     ThreadsOption,
     TopKOption,
     TopPOption,
+    is_typed,
 )
 from selfdraft.cli.shape_options import (
     BudgetPromptOption,
@@ -77,6 +78,7 @@ if TYPE_CHECKING:
 
 
 def command(
+    ctx: typer.Context,
     bundle: BundleArg,
     prompt: Annotated[
         str | None,
@@ -214,8 +216,8 @@ def command(
                 "--top-k": top_k,
                 "--top-p": top_p,
                 "--min-p": min_p,
-                "--seed": seed is not None,
-                "--drafts": drafts,
+                "--seed": seed is not None and is_typed(ctx, "seed"),
+                "--drafts": drafts and is_typed(ctx, "drafts"),
                 "--thinking-budget": thinking_budget is not None,
                 "--json-schema": json_schema,
                 "--regex": regex,
@@ -226,7 +228,7 @@ def command(
                 "--save-cache": save_cache,
                 "--load-cache": load_cache,
                 "--audit-every": audit_every,
-                "--task": task != "default",
+                "--task": task != "default" and is_typed(ctx, "task"),
                 "--telemetry": telemetry,
                 "--show-provenance": show_provenance,
                 "--every": every,

@@ -7,6 +7,17 @@ from typing import Annotated
 
 import typer
 
+
+def is_typed(context: typer.Context, name: str) -> bool:
+    """Whether an option stands on the command line itself.
+
+    One that comes from the environment or a file is meant for every command it suits, so a command
+    that has no use for it leaves it out instead of refusing it.
+    """
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
 InspectedArg = Annotated[
     Path,
     typer.Argument(
@@ -122,11 +133,10 @@ def _number_of_drafts(text: object) -> int | str:
 def _fixed_drafts(
     context: typer.Context, parameter: typer.CallbackParam, value: int | str | None
 ) -> int | str | None:
-    """``auto`` of the environment is meant for commands that have it; these take their default."""
+    """``auto`` of environment or file is meant for commands that have it; these take their default."""
     if value != AUTO_DRAFTS:
         return value
-    source = context.get_parameter_source(parameter.name or "")
-    if source is not None and source.name == "ENVIRONMENT":
+    if not is_typed(context, parameter.name or ""):
         return None
     raise typer.BadParameter("this command takes 0 to 8 drafts, not auto")
 

@@ -23,7 +23,9 @@ Written by docs/generate_cli_reference.py; do not edit.
 
 Results go to stdout, everything else to stderr. Options come from, in this order: the command
 line, the environment, the file named by `--config` or `SELFDRAFT_CONFIG`, the default. That file
-is TOML; a table for each command, options for all commands on top:
+is TOML; a table for each command, options for all commands on top. Drafts, seed and task of the
+environment or the file are left out where a command has no use for them (beam search, `eval needle`);
+on the command line they are refused there.
 
 ```toml
 threads = 2

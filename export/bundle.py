@@ -190,7 +190,7 @@ def export_bundle(
     output = check_place(checkpoint_path, output, options)
     plan = plan_export(checkpoint_path, options)
     with resource_errors(output):
-        check_disk_space(output, plan.num_bytes)
+        check_disk_space(output, plan.num_bytes, smaller="export with --weights int4")
     for note in plan.notes:
         log.info("%s", note)
     calibrated = _calibrated(plan, options, report)
@@ -219,12 +219,12 @@ def export_bundle(
     )
 
 
-def check_exporter() -> None:
-    """Raise ``DeviceError`` when the packages that trace graphs are missing."""
+def check_exporter(command: str = "export") -> None:
+    """Raise ``DeviceError`` when the packages that trace graphs are missing; ``command`` asks."""
     for name in ("torch", "onnx", "onnxscript", "onnx_ir"):
         if importlib.util.find_spec(name) is None:
             raise DeviceError(
-                f"{name} is not installed, export needs it",
+                f"{name} is not installed, {command} needs it",
                 hint="pip install 'selfdraft[export]'",
             )
 

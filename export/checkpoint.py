@@ -180,7 +180,7 @@ class Checkpoint:
         """The error for a file that was removed or shortened since it was opened."""
         return ConfigError(
             f"tensor {name!r} cannot be read from {file}: {reason}",
-            hint="leave the checkpoint alone while it is exported",
+            hint="leave the checkpoint alone while it is read",
         )
 
 

@@ -37,7 +37,10 @@ def check_output(output: Path, *, overwrite: bool) -> None:
     if not output.exists() or (output.is_dir() and not any(output.iterdir())):
         return
     if not is_ours(output):
-        raise ConfigError(f"{output} exists and is no bundle", hint="choose another output folder")
+        raise ConfigError(
+            f"{output} exists, and selfdraft did not write it",
+            hint="choose another output folder",
+        )
     if not overwrite:
         raise ConfigError(
             f"{output} exists", hint="choose another output folder, or replace it: --overwrite"
@@ -65,8 +68,11 @@ def _object_in(path: Path) -> dict[str, object]:
     return data if isinstance(data, dict) else {}
 
 
-def check_disk_space(output: Path, needed: int) -> None:
-    """Raises ``ResourceError`` with both figures when the disk has less than ``needed`` bytes."""
+def check_disk_space(output: Path, needed: int, *, smaller: str | None = None) -> None:
+    """Raises ``ResourceError`` with both figures when the disk has less than ``needed`` bytes.
+
+    ``smaller``: what would make the output smaller, e.g. an option.
+    """
     place = output.parent
     while not place.exists():
         place = place.parent
@@ -74,7 +80,7 @@ def check_disk_space(output: Path, needed: int) -> None:
     if free < needed:
         raise ResourceError(
             f"{output} needs {needed / 2**30:.2f} GiB, {place} has {free / 2**30:.2f} GiB free",
-            hint="free disk space, choose another disk, or export with --weights int4",
+            hint=" or ".join(filter(None, ("free disk space", "choose another disk", smaller))),
         )
 
 
@@ -110,7 +116,7 @@ def resource_errors(output: Path) -> Iterator[None]:
         if error.errno in DISK_FULL:
             raise ResourceError(
                 f"the disk is full while writing {output}",
-                hint="free disk space or choose another disk, then export again",
+                hint="free disk space or choose another disk, then run the command again",
             ) from error
         where = f" ({error.filename})" if error.filename else ""
         raise ResourceError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 from support import tiny_model
 
 from benchmarks import needles
+from selfdraft.baseline import wilson_interval
 from selfdraft.export.attention_options import AttentionOptions
 
 SMALL = needles.Haystack(length=4096, head_dim=32, topic_tokens=128)
@@ -73,7 +73,7 @@ def test_default_selector_finds_planted_needles() -> None:
     for seed in range(200):
         scene = needles.draw_scene(spec, op, seed)
         hits += bool(needles.select(op, scene)[scene.needle.start // op.block])
-    assert needles.wilson_low(hits, 200) >= 0.85
+    assert wilson_interval(hits, 200)[0] >= 0.85
 
 
 def test_the_study_runs_the_selector_that_an_export_chooses() -> None:
@@ -86,14 +86,6 @@ def test_the_study_runs_the_selector_that_an_export_chooses() -> None:
         needles.make_op(SMALL, budget_tokens=512),
         needles.draw_scene(SMALL, needles.make_op(SMALL, budget_tokens=512), 0),
     )
-
-
-def test_wilson_bound_solves_the_score_equation() -> None:
-    for hits, trials in ((180, 200), (200, 200), (1, 7)):
-        low = needles.wilson_low(hits, trials)
-        z = (hits / trials - low) / math.sqrt(low * (1 - low) / trials)
-        assert z == pytest.approx(1.959964)
-    assert needles.wilson_low(0, 50) == pytest.approx(0, abs=1e-12)
 
 
 def test_command_writes_the_figures_it_prints(

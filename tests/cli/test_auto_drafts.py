@@ -98,3 +98,27 @@ def test_other_values_are_refused(run: Any, shared_bundle: Path, wrong: str) -> 
     result = _generate(run, shared_bundle, f"--drafts={wrong}")
     assert result.exit_code == 2
     assert "neither 0 to 8 nor auto" in result.stderr
+
+
+@pytest.mark.parametrize("drafts", ["auto", "2"])
+def test_drafts_of_the_environment_suit_every_command(
+    run: Any,
+    shared_bundle: Path,
+    endless_bundle: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    drafts: str,
+) -> None:
+    monkeypatch.setenv("SELFDRAFT_DRAFTS", drafts)
+    monkeypatch.setenv("SELFDRAFT_SEED", "3")
+    monkeypatch.setenv("SELFDRAFT_TASK", "code")
+    needle = ("eval", "needle", endless_bundle, "--lengths", 900, "--trials", 1, "--tokens", 2)
+    beams = ("generate", shared_bundle, "hi", "--num-beams", 2, "--no-stream")
+    plan = ("plan", shared_bundle, "--json")
+    for command in (needle, beams, plan):
+        done = run(*command)
+        assert done.exit_code == 0, done.stderr
+    acceptance = ("eval", "acceptance", shared_bundle, "--trials", 1, "--context", 200, "--json")
+    done = run(*acceptance)
+    assert done.exit_code == 0, done.stderr
+    buckets = json.loads(done.stdout)["buckets"]
+    assert {len(bucket["drafted"]) for bucket in buckets} == {1 if drafts == "auto" else 2}

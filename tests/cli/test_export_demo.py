@@ -164,4 +164,4 @@ def test_dry_run_says_that_the_output_is_in_the_way(
 ) -> None:
     (tmp_path / "b").write_text("a file")
     result = run("export", checkpoint, "-o", tmp_path / "b", "--dry-run")
-    assert result.exit_code == 2 and "exists and is no bundle" in result.stderr
+    assert result.exit_code == 2 and "exists, and selfdraft did not write it" in result.stderr
