@@ -31,16 +31,26 @@ from selfdraft.manifest import ModelSpec, MtpSpec, Precision, RopeSpec, capacity
 DEMO = Path(__file__).parents[2] / "demo" / "checkpoint"
 
 
-def cpu_storage(weights: Any, block: int | None) -> Storage:
-    """Every part alike, for the ``cpu`` target."""
+STORED: dict[str, dict[str, Any]] = {
+    "fp32": {},
+    "int4": {"weights": "int4"},
+    "bf16": {"weights": "bf16"},
+    "int4, int8 head and embedding": {"weights": "int4", "lm_head": "int8", "embedding": "int8"},
+    "int4, fp16 embedding": {"weights": "int4", "embedding": "fp16"},
+}
+
+
+def storage_of(plan: ExportPlan, options: ExportOptions) -> Storage:
+    """What the planner makes of the precision that the manifest will state."""
     return stored_as(
         Precision(
-            weights=weights,
-            lm_head=weights,
-            mtp=weights,
-            int4_block=block,
+            weights=plan.weights.backbone_type,
+            embedding=plan.table_type,
+            lm_head=plan.weights.type_of("lm_head."),
+            mtp=plan.weights.type_of("mtp.p", "mtp.layer."),
+            int4_block=plan.weights.int4_block,
             activations="fp32",
-            kv="fp32",
+            kv=options.kv or "fp32",
         )
     )
 
@@ -49,14 +59,13 @@ def planned(plan: ExportPlan, options: ExportOptions) -> dict[str, int]:
     """What the planner says; the draft vocabulary is known from the options alone."""
     geometry = geometry_from_spec(plan.model.spec, name="x")
     geometry = dataclasses.replace(geometry, draft_vocab_size=options.draft_vocab)
-    block = plan.weights.int4_block
-    return weight_bytes(geometry, cpu_storage(options.weights, block))
+    return weight_bytes(geometry, storage_of(plan, options))
 
 
 @pytest.mark.parametrize("draft_vocab", [None, 300])
-@pytest.mark.parametrize("weights", ["fp32", "int4"])
-def test_weights_of_the_demo_are_those_of_the_exporter(weights, draft_vocab) -> None:
-    options = ExportOptions(weights=weights, draft_vocab=draft_vocab)
+@pytest.mark.parametrize("stored", STORED)
+def test_weights_of_the_demo_are_those_of_the_exporter(stored, draft_vocab) -> None:
+    options = ExportOptions(**STORED[stored], draft_vocab=draft_vocab)
     plan = plan_export(DEMO, options)
     assert planned(plan, options) == bytes_by_part([plan.embedding, plan.weights])
 
@@ -104,30 +113,38 @@ def geometry_125m() -> Geometry:
     )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("weights", ["fp32", "int4"])
-@pytest.mark.parametrize("draft_vocab", [None, 8192])
-def test_weights_of_the_125m_model_are_those_of_the_exporter(
-    tmp_path_factory, weights, draft_vocab
-) -> None:
+@pytest.fixture(scope="session")
+def source_125m(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The random checkpoint of benchmarks/, as a user would make it."""
     pytest.importorskip("torch", reason="makes the checkpoint")
     from benchmarks.make_checkpoint import write_checkpoint as write_random
 
-    source = tmp_path_factory.getbasetemp() / "random-125m"
-    if not source.exists():
-        write_random(source, Qwen3Geometry(), mtp=True)
-    options = ExportOptions(weights=weights, draft_vocab=draft_vocab)
-    plan = plan_export(source, options)
+    source = tmp_path_factory.mktemp("checkpoints") / "random-125m"
+    write_random(source, Qwen3Geometry(), mtp=True)
+    return source
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stored", STORED)
+@pytest.mark.parametrize("draft_vocab", [None, 8192])
+def test_weights_of_the_125m_model_are_those_of_the_exporter(
+    source_125m, stored, draft_vocab
+) -> None:
+    options = ExportOptions(**STORED[stored], draft_vocab=draft_vocab)
+    plan = plan_export(source_125m, options)
     expected = bytes_by_part([plan.embedding, plan.weights])
     assert planned(plan, options) == expected
     own = dataclasses.replace(geometry_125m(), draft_vocab_size=draft_vocab)
-    assert weight_bytes(own, cpu_storage(weights, plan.weights.int4_block)) == expected
+    assert weight_bytes(own, storage_of(plan, options)) == expected
 
 
 def test_the_125m_model_has_the_parameters_its_maker_names() -> None:
     geometry = geometry_125m()
     assert geometry.backbone_parameters() == 12 * (768 * 1280 + 768 * 768 + 3 * 768 * 2048)
-    fp32 = weight_bytes(dataclasses.replace(geometry, mtp=False), cpu_storage("fp32", None))
+    fp32 = weight_bytes(
+        dataclasses.replace(geometry, mtp=False),
+        Storage(layers="fp32", head="fp32", vectors="fp32"),
+    )
     assert 120e6 < sum(fp32.values()) / 4 < 130e6
 
 
@@ -158,21 +175,38 @@ ATTENTIONS = {
 @pytest.mark.parametrize("name", ATTENTIONS)
 @pytest.mark.parametrize("batch", [1, 3])
 def test_states_are_those_that_the_exported_graphs_declare(name, batch) -> None:
+    check_states(SPEC, ATTENTIONS[name], batch=batch)
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_states_of_the_demo_are_those_that_its_graphs_declare(name) -> None:
+    spec = plan_export(DEMO, ExportOptions()).model.spec
+    check_states(spec, ATTENTIONS[name], batch=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_states_of_the_125m_model_are_those_that_its_graphs_declare(source_125m, name) -> None:
+    spec = plan_export(source_125m, ExportOptions()).model.spec
+    check_states(spec, ATTENTIONS[name], batch=1)
+
+
+def check_states(spec: ModelSpec, options: AttentionOptions, *, batch: int) -> None:
+    """The planner's bytes by kind of state against the shapes that the exporter declares."""
     pytest.importorskip("torch", reason="the exporter: pip install 'selfdraft[export]'")
     from selfdraft.export.graph import graph_ops, graph_spec
 
-    options = ATTENTIONS[name]
-    attention = options.plan(SPEC)
+    attention = options.plan(spec)
     kv = options.kv or "fp32"
-    own = attention_of(SPEC, attention, kv=kv)
+    own = attention_of(spec, attention, kv=kv)
     for graph, ops in (("backbone", own.layers), ("mtp", own.mtp)):
-        exported = graph_ops(graph, SPEC, attention, kv_dtype=kv)
+        exported = graph_ops(graph, spec, attention, kv_dtype=kv)
         declared: dict[str, int] = {}
-        for state in graph_spec(graph, SPEC, exported, candidates=8).states:
+        for state in graph_spec(graph, spec, exported, candidates=8).states:
             shape = state.sizes(batch=batch, capacity=capacity_for(1000))
             size = math.prod(shape) * np.dtype(state.dtype).itemsize
             declared[state.kind] = declared.get(state.kind, 0) + size
-        assert state_bytes(ops, context=1000, batch=batch) == declared
+        assert declared and state_bytes(ops, context=1000, batch=batch) == declared
 
 
 def test_a_tied_head_costs_nothing_unless_it_is_stored_otherwise() -> None:

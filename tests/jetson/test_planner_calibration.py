@@ -89,8 +89,15 @@ def test_speculation_is_predicted_by_a_fit_that_saw_neither_model() -> None:
 def test_figures_that_were_never_fitted_are_met_within_ten_per_cent() -> None:
     table = published()
     errors = [abs(predict(table, fitted(), row).error) for row in table.checks]
-    assert len(errors) == 10 and max(errors) <= 0.105
+    assert len(errors) == 10 and max(errors) <= 0.10
     assert sum(errors) / len(errors) <= 0.05
+
+
+def test_unseen_figures_of_the_fitted_framework_on_agx_are_met_within_five_per_cent() -> None:
+    table = published()
+    own = [r for r in table.checks if (r.framework, r.device) == ("Edge-LLM", "agx-orin-64")]
+    assert len(own) == 2
+    assert max(abs(predict(table, fitted(), row).error) for row in own) <= 0.05
 
 
 def test_the_parameters_are_physical() -> None:
