@@ -21,6 +21,7 @@ def advice_record(
     advice: Advice, model: PlannedModel, board: PlannedTarget, choices: Choices
 ) -> dict[str, Any]:
     """Everything that ``selfdraft advise`` tells."""
+    chosen = advice.chosen
     return {
         "schema": SCHEMA,
         "basis": BASIS,
@@ -30,6 +31,7 @@ def advice_record(
         "facts": asdict(advice.facts),
         "strategy": advice.chosen.strategy.name,
         "options": command_options(advice),
+        "how": chosen.strategy.how and chosen.strategy.how.format(batch=chosen.batch),
         "why": advice.why,
         "attention": advice.attention,
         "attention_why": advice.attention_why,
@@ -47,9 +49,7 @@ def advice_record(
 def command_options(advice: Advice) -> list[str]:
     """Options of ``selfdraft generate`` and ``chat`` that ask for the chosen strategy."""
     chosen = advice.chosen
-    return [
-        word.format(drafts=chosen.drafts) for word in chosen.strategy.options[advice.facts.output]
-    ]
+    return chosen.strategy.words(advice.facts.output, drafts=chosen.drafts, batch=chosen.batch)
 
 
 def print_advice(
@@ -64,6 +64,8 @@ def print_advice(
     say(f"  gives: {chosen.strategy.gives}")
     say(f"  costs: {chosen.strategy.costs}")
     say(f"  options: {' '.join(command_options(advice))}")
+    if chosen.strategy.how:
+        say(f"  how: {chosen.strategy.how.format(batch=chosen.batch)}")
     gain = f"≈ {advice.sparse_gain:.2f} of the speed with full attention"
     say(f"{advice.attention} attention: {advice.attention_why} (sparse: {gain})")
     if advice.attention == "sparse" and model.attention is None:

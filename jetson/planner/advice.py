@@ -222,7 +222,8 @@ class _Planner:
     ) -> Option:
         """A strategy's figures."""
         drafts = drafts if strategy.drafts else 0
-        several = (BEAMS if strategy.wide else batch) if strategy.batched else 1
+        beams = max(2, min(BEAMS, batch))
+        several = (beams if strategy.wide else batch) if strategy.batched else 1
         basis: Basis = "estimate"
         if strategy.batched:
             rate = self.batch_tok_per_s(several) / (several if strategy.wide else 1)

@@ -49,6 +49,12 @@ class Strategy:
     options: dict[str, tuple[str, ...]]
     gives: str
     costs: str
+    how: str | None = None
+    """What it takes beside ``options``."""
+
+    def words(self, output: Output, *, drafts: int, batch: int) -> list[str]:
+        """The options with their numbers."""
+        return [word.format(drafts=drafts, batch=batch) for word in self.options[output]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

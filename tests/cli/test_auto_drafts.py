@@ -56,7 +56,7 @@ def test_drafts_that_cannot_pay_are_not_made_and_that_is_said(
 
 
 def test_auto_in_the_environment_is_the_default_where_a_command_has_no_auto(
-    run: Any, endless_bundle: Path, monkeypatch: pytest.MonkeyPatch
+    run: Any, endless_bundle: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     options = ("acceptance", endless_bundle, "--context", 200, "--json")
     told = []
@@ -65,6 +65,10 @@ def test_auto_in_the_environment_is_the_default_where_a_command_has_no_auto(
         told.append(run("eval", *options))
     assert [result.exit_code for result in told] == [0, 0, 0, 2], told[0].stderr
     assert told[0].stdout == told[1].stdout != told[2].stdout
+    monkeypatch.delenv("SELFDRAFT_DRAFTS")
+    config = tmp_path / "config.toml"
+    config.write_text('drafts = "auto"\n')
+    assert run("eval", *options, "--config", config).stdout == told[0].stdout
     given = run("eval", *options, "--drafts", "auto")
     assert given.exit_code == 2 and "0 to 8 drafts, not auto" in given.stderr
 

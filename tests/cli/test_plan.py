@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from support.bench_lines import as_lines, bench_line
@@ -13,6 +13,7 @@ from support.reciting_bundle import write_reciting_bundle
 
 from selfdraft.cli.attention_facts import bytes_by_kind
 from selfdraft.cli.weight_sizes import bytes_by_part
+from selfdraft.jetson.planner.advice_table import decision_table
 from selfdraft.manifest import load_manifest
 
 
@@ -167,19 +168,38 @@ def test_long_contexts_get_sparse_attention_unless_it_is_ruled_out(
     [
         (("--goal", "throughput", "--sampled"), "batched"),
         (("--goal", "quality", "--offline"), "beam"),
-        (
-            (
-                "--acceptance",
-                "0.01",
-            ),
-            "greedy",
-        ),
+        (("--goal", "quality"), "mtp"),
+        (("--acceptance", "0.01"), "greedy"),
         (("--acceptance", "0.01", "--sampled"), "sampling"),
     ],
 )
 def test_strategy_follows_the_need(run: Any, checkpoint: Path, options: Any, strategy: str) -> None:
     advice = record(run("advise", checkpoint, "--context", 4096, *options, "--json"))
     assert advice["strategy"] == strategy
+
+
+@pytest.mark.parametrize("output", ["deterministic", "sampled"])
+@pytest.mark.parametrize("name", [s.name for s in decision_table().strategies])
+def test_options_of_every_strategy_run(
+    run: Any, shared_bundle: Path, name: str, output: Literal["deterministic", "sampled"]
+) -> None:
+    words = decision_table().strategy(name).words(output, drafts=2, batch=3)
+    done = run("generate", shared_bundle, "hi", *words, "--max-tokens", 8)
+    assert done.exit_code == 0, done.stderr
+    assert ("beams in" in done.stderr) == (name == "beam")
+    assert ("accepted" in done.stderr) == (name == "mtp")
+
+
+def test_long_greedy_replies_are_told_a_repetition_penalty(run: Any, checkpoint: Path) -> None:
+    advice = record(run("advise", checkpoint, "--acceptance", "0.01", "--json"))
+    assert advice["options"][-2:] == ["--repetition-penalty", "1.1"]
+
+
+def test_batched_decoding_says_where_it_is_to_be_had(run: Any, checkpoint: Path) -> None:
+    options = ("--context", 4096, "--goal", "throughput")
+    advice = record(run("advise", checkpoint, *options, "--json"))
+    assert f"batch={advice['chosen']['batch']})" in advice["how"] and advice["chosen"]["batch"] > 1
+    assert advice["how"] in run("advise", checkpoint, *options).stdout
 
 
 def test_a_model_without_a_head_is_never_told_to_draft(run: Any, tmp_path: Path) -> None:

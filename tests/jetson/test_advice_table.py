@@ -57,6 +57,24 @@ def test_every_rule_decides_some_case_and_matters(kind: str) -> None:
         assert changed, f"{left_out} decides nothing"
 
 
+RULES: list[tuple[dict[str, Any], str]] = [
+    ({"goal": "quality", "timing": "offline"}, "searched for"),
+    ({"goal": "throughput"}, "one sequence uses them or many"),
+    ({"drafts_pay": True}, "head's drafts use it"),
+    ({}, "must give the same reply"),
+    ({"output": "sampled"}, "there is one sequence"),
+]
+
+
+@pytest.mark.parametrize("row", range(len(RULES)))
+def test_every_row_of_the_table_is_reached_by_the_need_it_is_for(row: int) -> None:
+    rules = decision_table().rules
+    assert len(rules) == len(RULES)
+    facts, why = RULES[row]
+    chosen = decide(rules, case(**facts))
+    assert chosen is rules[row] and why in chosen.why
+
+
 def case(**facts: Any) -> Facts:
     usual = {
         "goal": "latency",

