@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from selfdraft.cli.text_files import read_utf8
 from selfdraft.errors import ConfigError, ResourceError
 
 if TYPE_CHECKING:
@@ -16,10 +17,7 @@ def text_ids(session: Session, file: Path, *, context: int | None) -> list[int]:
 
     Raises ``ConfigError`` for no text, ``ResourceError`` when the bundle has no room for it.
     """
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file} cannot be read: {error}", hint="give a UTF-8 text") from None
+    text = read_utf8(file, hint="give a UTF-8 text")
     ids = session.tokenizer.encode(text, add_special_tokens=True)
     if len(ids) < 2:
         raise ConfigError(f"{file} has {len(ids)} tokens", hint="give a text of some length")

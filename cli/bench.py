@@ -220,6 +220,8 @@ def command(
         bench_filled(session, filled, head=bench_head(session), as_json=json_output)
         return
     board = live_board()
+    if board is None and power is not None:
+        note(f"--power {power} is not checked: this machine is no board")
     settle = (BOARD_WARMUP_S if board else 0.0) if warmup_seconds is None else warmup_seconds
     options = _options(session, wanted, forced, repeats=repeats, warmup=warmup, warmup_s=settle)
     cases, tokens = _cases(

@@ -24,7 +24,9 @@ def numbers(
     try:
         values = tuple(kind(part) for part in text.split(","))
     except ValueError:
-        raise ConfigError(f"{option} is {text!r}", hint="give numbers: 1,2,3") from None
+        raise ConfigError(
+            f"{option} is {text!r}", hint=f"give numbers: {'0.9,0.7' if kind is float else '1,2,3'}"
+        ) from None
     wrong = next((value for value in values if not least <= value <= most), None)
     if wrong is not None:
         upper = "" if most == math.inf else f" to {most:g}"

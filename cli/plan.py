@@ -25,7 +25,7 @@ LENGTHS = (4096, 8192, 16_384, 32_768, 65_536, 131_072)
 ModelArg = Annotated[
     Path,
     typer.Argument(
-        metavar="BUNDLE|CKPT",
+        metavar="BUNDLE|CHECKPOINT",
         help="Bundle folder, or a checkpoint that has not been exported yet; a hub name: "
         "ORG/NAME[@REVISION].",
         show_default=False,

@@ -50,6 +50,11 @@ def planned_model(path: Path, *, draft_vocab: int | None = None) -> PlannedModel
     from selfdraft.export.hub import local_checkpoint
 
     path = local_checkpoint(path)
+    if not path.is_dir():
+        raise ConfigError(
+            f"{path} is {'a file' if path.exists() else 'not there'}",
+            hint="give the folder of a bundle or a checkpoint, or a hub name: ORG/NAME",
+        )
     is_checkpoint = (path / "config.json").is_file() and not (path / "manifest.json").exists()
     if is_checkpoint:
         return _from_checkpoint(path, draft_vocab)

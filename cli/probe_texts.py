@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from selfdraft.baseline import DEFAULT_TASK
 from selfdraft.cli.baseline import stored_texts
 from selfdraft.cli.ladder_text import probe_prompts
+from selfdraft.cli.text_files import read_utf8
 from selfdraft.errors import ConfigError
 from selfdraft.runtime.generation import Generation
 from selfdraft.runtime.request import Request
@@ -60,10 +61,7 @@ def baseline_text(session: Session, task: str, *, tokens: int) -> ProbeText | No
 
 def user_text(session: Session, file: Path, *, tokens: int) -> ProbeText:
     """A UTF-8 file. Raises ``ConfigError`` where it cannot be read or is too short."""
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file} cannot be read: {error}", hint="give a UTF-8 text") from None
+    text = read_utf8(file, hint="give a UTF-8 text")
     ids = session.tokenizer.encode(text, add_special_tokens=False)
     if len(ids) < LEAST_TOKENS:
         raise ConfigError(
@@ -75,10 +73,7 @@ def user_text(session: Session, file: Path, *, tokens: int) -> ProbeText:
 
 def replies_text(session: Session, file: Path, *, tokens: int) -> ProbeText:
     """Greedy replies to the prompts in ``file``, one a line, each behind its prompt."""
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file} cannot be read: {error}", hint="one prompt a line") from None
+    lines = read_utf8(file, hint="give a UTF-8 file with a prompt on each line").splitlines()
     prompts = [line for line in lines if line.strip()]
     if not prompts:
         raise ConfigError(f"{file} holds no prompt", hint="one prompt a line")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from selfdraft.cli.text_files import read_utf8
 from selfdraft.errors import ConfigError
 from selfdraft.runtime.grammar import Kind, StructuredOutput
 from selfdraft.runtime.thinking_text import thinking_from_text
@@ -102,9 +103,4 @@ class StructureOptions:
 
 
 def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"{path} cannot be read: {error}", hint="name a file with the schema or grammar"
-        ) from None
+    return read_utf8(path, hint="name a file with the schema or grammar")

@@ -105,12 +105,11 @@ def _kinds() -> list[str]:
 
 
 def _met_by(kind: Kind) -> str:
-    if kind.reason is not None:
-        return f"not by the doctor: {kind.reason}"
     checks = [check.name for check in CHECKS if kind.number in check.kinds]
     messages = [e.name for e in EXPLANATIONS if kind.number in e.kinds]
     parts = [("check", checks), ("message", messages)]
-    return "; ".join(f"{what} {_names(names)}" for what, names in parts if names)
+    met = [f"{what} {_names(names)}" for what, names in parts if names]
+    return "; ".join(met if kind.reason is None else [*met, f"no check: {kind.reason}"])
 
 
 if __name__ == "__main__":

@@ -65,6 +65,7 @@ def _read(file: Path) -> bytes:
         content.decode()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"{file} cannot be read as UTF-8 text: {error}", hint="give plain text files"
+            f"{file} cannot be read as UTF-8 text: {getattr(error, 'strerror', None) or error}",
+            hint="give plain text files",
         ) from None
     return content

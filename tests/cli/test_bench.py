@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from selfdraft.cli.bench_schema import BenchLine
+from selfdraft.cli.measure import spread
 from selfdraft.strict import record_from_json
 
 FAST = ("--tokens", 12, "--repeats", 2, "--warmup", 1)
@@ -41,8 +42,8 @@ def test_every_field_of_a_line(run: Any, shared_bundle: Path) -> None:
     assert len(record["bundle_sha256"]) == 64
     assert (record["tokens"], record["repeats"], record["warmup"]) == (12, 2, 1)
     for name in ("step_ms", "engine_ms", "loop_overhead_us", "tok_per_s"):
-        spread = record[name]
-        assert 0 < spread["p10"] <= spread["median"] <= spread["p90"]
+        found = record[name]
+        assert 0 < found["p10"] <= found["median"] <= found["p90"]
     assert record["step_ms"]["median"] > record["engine_ms"]["median"]
     assert record["peak_rss_bytes"] > record["state_bytes"] > 0
     unmeasured = ("watts", "joules_per_token", "temperature_c", "gpu_mhz", "emc_mhz", "valid")
@@ -110,3 +111,9 @@ def test_wrong_options_are_refused(
 ) -> None:
     result = run("bench", shared_bundle, *options)
     assert result.exit_code == code and part in result.stderr
+
+
+def test_spread_is_the_median_with_the_tenth_and_ninetieth_percentile() -> None:
+    values = [float(v) for v in range(100, -1, -1)]
+    assert spread(values) == {"median": 50.0, "p10": 10.0, "p90": 90.0}
+    assert spread([2.0, 4.0], scale=1e3) == {"median": 3000.0, "p10": 2200.0, "p90": 3800.0}

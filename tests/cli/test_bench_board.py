@@ -124,6 +124,14 @@ def test_without_rails_or_sensors_readings_are_null_not_zero(tmp_path: Path) -> 
     assert all(found[name] is None for name in names)
 
 
+def test_mode_asked_for_on_a_machine_that_is_no_board_is_said_to_be_unchecked(
+    run: Any, shared_bundle: Path
+) -> None:
+    result = run("bench", shared_bundle, *FAST, "--power", "MAXN", "--json")
+    assert {record["valid"] for record in lines(result)} == {None}
+    assert "--power MAXN is not checked: this machine is no board" in result.stderr
+
+
 def test_without_a_board_nothing_is_sampled() -> None:
     with watched(None, asked_mode="MAXN") as run:
         assert run is None

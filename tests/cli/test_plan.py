@@ -248,3 +248,17 @@ def test_advice_for_people(run: Any, checkpoint: Path) -> None:
     assert "self-speculation with the MTP head (K = " in result.stdout
     assert "considered" in result.stdout and "not in selfdraft" in result.stdout
     assert "export it with --attention sparse" in result.stdout and "≈" in result.stdout
+
+
+@pytest.mark.parametrize("command", ["plan", "advise"])
+def test_what_is_no_folder_is_told_what_would_do(run: Any, tmp_path: Path, command: str) -> None:
+    (tmp_path / "file").write_text("")
+    for name, problem in (("file", "is a file"), ("missing", "is not there")):
+        result = run(command, tmp_path / name)
+        assert result.exit_code == 2 and f"{name} {problem}" in result.stderr
+        assert "a bundle or a checkpoint, or a hub name" in result.stderr
+
+
+def test_shares_that_are_no_numbers_are_shown_how_they_look(run: Any, checkpoint: Path) -> None:
+    result = run("plan", checkpoint, "--acceptance", "much")
+    assert result.exit_code == 2 and "give numbers: 0.9,0.7" in result.stderr
