@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from selfdraft.cli.reply import Piece, ShownText
 from selfdraft.errors import ConfigError
 from selfdraft.runtime.beam_search import BeamOptions, BeamResult, EarlyStopping, beam_search
 from selfdraft.runtime.text_stream import TextStream
-from selfdraft.runtime.thinking_split import Piece, ThinkingSplit
-from selfdraft.runtime.thinking_text import known_tags
+from selfdraft.runtime.thought_split import reply_tags
 
 if TYPE_CHECKING:
     from selfdraft.cli.session import Session
@@ -82,13 +82,13 @@ def search(session: Session, request: Request, options: BeamOptions) -> BeamResu
 
 def beam_pieces(session: Session, tokens: Sequence[int], request: Request) -> list[Piece]:
     """Thinking and answer of a beam; an end or stop token is no part of them."""
-    tags = known_tags(session.tokenizer)
-    opened = tags is not None and tags.open_in(request.prompt_ids)
-    split, stream = ThinkingSplit(tags, opened=opened), TextStream(session.tokenizer)
     pieces: list[Piece] = []
+    shown = ShownText(pieces.append, request, reply_tags(session.tokenizer, request))
+    stream = TextStream(session.tokenizer)
     for token in _without_end(session, tokens, request):
-        pieces += split.push(token, stream.push((token,)), drafted=False)
-    return [*pieces, *split.rest(stream.finish())]
+        shown.push(token, stream.push((token,)), drafted=False)
+    shown.rest(stream.finish())
+    return pieces
 
 
 def _without_end(session: Session, tokens: Sequence[int], request: Request) -> Sequence[int]:

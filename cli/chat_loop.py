@@ -29,7 +29,7 @@ from selfdraft.cli.session import NEVER_PAYS, Session
 from selfdraft.errors import ConfigError, ResourceError, ToolkitError
 from selfdraft.runtime.result import GenerationResult
 from selfdraft.runtime.thinking_record import thinking_rates
-from selfdraft.runtime.thinking_text import known_tags
+from selfdraft.runtime.thought_split import reply_tags
 from selfdraft.strict import closest_hint
 
 CONVERSATION = "conversation"
@@ -165,7 +165,7 @@ class Chat:
                 self._loop,
                 request,
                 show=show,
-                tags=known_tags(self._session.tokenizer),
+                tags=reply_tags(self._session.tokenizer, request),
                 stop=stop,
                 on_prefill=prompt_progress,
             )

@@ -12,7 +12,7 @@ from selfdraft.runtime.chunks import ChunkedReply, checked_border
 from selfdraft.runtime.loop import DecodeLoop
 from selfdraft.runtime.request import Request
 from selfdraft.runtime.request_json import request_from_json, request_to_json
-from selfdraft.runtime.thinking import ThinkTags
+from selfdraft.runtime.thought_split import TagTexts
 
 STOPPED_REQUEST = "stopped_request"
 
@@ -46,7 +46,7 @@ def stream_chunks(
     options: ChunkOptions,
     *,
     show: Show,
-    tags: ThinkTags | None = None,
+    tags: TagTexts | None = None,
     on_prefill: Callable[[int, int], None] | None = None,
 ) -> tuple[Reply, dict[str, str]]:
     """Run ``request`` chunk by chunk; the reply, and what to keep beside its cache."""

@@ -13,7 +13,7 @@ import typer
 from selfdraft.runtime.text_stream import terminal_safe
 
 if TYPE_CHECKING:
-    from selfdraft.runtime.thinking_split import Piece
+    from selfdraft.cli.reply import Piece
 
 DRAFTED_STYLE = ("\x1b[32m", "\x1b[39m")
 DIM_STYLE = ("\x1b[2m", "\x1b[22m")

@@ -101,11 +101,11 @@ def _run(session: Session, prompt: str | None, *, as_json: bool) -> None:
 
 def _answer(session: Session, text: str, request: Request, *, as_json: bool) -> Reply:
     from selfdraft.cli.reply import stream_reply, summary_line
-    from selfdraft.runtime.thinking_text import known_tags
+    from selfdraft.runtime.thought_split import reply_tags
 
     if as_json:
         return stream_reply(session.loop(), request, show=lambda _piece: None)
-    tags = known_tags(session.tokenizer)
+    tags = reply_tags(session.tokenizer, request)
     note(f"> {text}")
     writer = ReplyWriter()
     reply = stream_reply(session.loop(), request, show=writer.write, tags=tags)

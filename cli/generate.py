@@ -71,10 +71,10 @@ if TYPE_CHECKING:
     from selfdraft.cli.cache_files import CacheFiles
     from selfdraft.cli.chunked import ChunkOptions
     from selfdraft.cli.prompts import ReplyOptions
+    from selfdraft.cli.reply import Piece
     from selfdraft.cli.session import Session
     from selfdraft.runtime.beam_search import BeamOptions
     from selfdraft.runtime.request import Request
-    from selfdraft.runtime.thinking_split import Piece
 
 
 def command(
@@ -287,7 +287,7 @@ def _generate(
     from selfdraft.cli.reply import cut_text, reply_record, stream_reply, summary_line
     from selfdraft.cli.reply_telemetry import ReplyTelemetry
     from selfdraft.cli.session import NEVER_PAYS
-    from selfdraft.runtime.thinking_text import known_tags
+    from selfdraft.runtime.thought_split import reply_tags
 
     if raw and (options.system or options.template_args or options.thinking.prompt):
         raise ConfigError(
@@ -311,7 +311,7 @@ def _generate(
     live = shown.stream and not shown.as_json
     pieces: list[Piece] = []
     show = writer.write if live else pieces.append
-    tags = known_tags(session.tokenizer)
+    tags = reply_tags(session.tokenizer, request)
     kept: dict[str, str] = {}
     try:
         if chunks.every is None:

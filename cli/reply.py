@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from selfdraft.cli.attention_counters import attention_facts, attention_text, audit_text
 from selfdraft.cli.interrupts import StopFlag
 from selfdraft.runtime.loop import DecodeLoop
 from selfdraft.runtime.request import Request
 from selfdraft.runtime.result import GenerationResult, TokenEvent
-from selfdraft.runtime.thinking import ThinkTags
 from selfdraft.runtime.thinking_record import ThinkingRate, ThinkingRecord
-from selfdraft.runtime.thinking_split import Piece, ThinkingSplit
+from selfdraft.runtime.thought_split import Part, TagTexts, ThoughtSplit
 
 SLOT = 0
 CUT_SHORT = {
@@ -24,6 +23,17 @@ CUT_SHORT = {
 """Ends of replies that did not end by themselves, and what would let them."""
 STRUCTURE_NAMES = {"json_schema": "JSON schema", "regex": "pattern", "lark": "grammar"}
 SCHEMA = "selfdraft.generation/2"
+
+
+class Piece(NamedTuple):
+    """Text of a reply as it comes."""
+
+    text: str
+    drafted: bool
+    """The token that completed it was proposed by the MTP head."""
+    thinking: bool
+    """It stands between the tags; else it is part of the answer."""
+
 
 Show = Callable[[Piece], None]
 """Takes a piece of the reply's text, thinking or answer, as it comes."""
@@ -51,14 +61,14 @@ def stream_reply(
     request: Request,
     *,
     show: Show,
-    tags: ThinkTags | None = None,
+    tags: TagTexts | None = None,
     stop: StopFlag | None = None,
     on_prefill: Callable[[int, int], None] | None = None,
 ) -> Reply:
     """Run ``request`` in the first slot to its end, or until ``stop`` is set.
 
     The loop must have a tokenizer. The end or stop token is not part of the text. ``tags`` tell
-    thinking from the answer; those of the request's thinking budget come first.
+    thinking from the answer (``reply_tags``); without them all of it is answer.
     """
     stop = stop or StopFlag()
     shown = ShownText(show, request, tags)
@@ -79,15 +89,16 @@ def stream_reply(
 
 
 class ShownText:
-    """The text of a reply as it grows, thinking and answer apart."""
+    """The text of a reply as it grows, thinking and answer apart.
 
-    def __init__(self, show: Show, request: Request, tags: ThinkTags | None) -> None:
-        tags = request.thinking.tags if request.thinking else tags
-        known = (*request.prompt_ids, *request.resumed_token_ids)
-        opened = tags is not None and tags.open_in(known)
-        self._split = ThinkingSplit(tags, opened=opened)
+    Line breaks right behind a tag are shown in neither.
+    """
+
+    def __init__(self, show: Show, request: Request, tags: TagTexts | None) -> None:
+        self._split = ThoughtSplit(tags, (*request.prompt_ids, *request.resumed_token_ids))
         self._show = show
         self._length = 0
+        self._behind_tag = self._thinking = self._split.is_open
         self._pieces: list[Piece] = []
         self._drafted: list[bool] = []
 
@@ -95,13 +106,21 @@ class ShownText:
         """Show the texts of tokens."""
         for event in events:
             self._drafted.append(event.drafted)
-            self._length += len(event.text)
-            self._emit(self._split.push(event.token, event.text, drafted=event.drafted))
+            self.push(event.token, event.text, drafted=event.drafted)
+
+    def push(self, token: int, text: str, *, drafted: bool) -> None:
+        """Show the text of a token."""
+        self._length += len(text)
+        self._emit(self._split.push(token, text), drafted=drafted)
+
+    def rest(self, text: str) -> None:
+        """Show what was held back, and a last text that came without a token."""
+        self._emit(self._split.finish(text), drafted=False)
 
     def finish(self, result: GenerationResult, *, stopped: bool) -> Reply:
         """Show what was held back; the reply."""
         text = result.text or ""
-        self._emit(self._split.rest(text[self._length :]))
+        self.rest(text[self._length :])
         thoughts = [piece.text for piece in self._pieces if piece.thinking]
         return Reply(
             text=text,
@@ -112,10 +131,16 @@ class ShownText:
             stopped=stopped,
         )
 
-    def _emit(self, pieces: Iterable[Piece]) -> None:
-        for piece in pieces:
-            self._pieces.append(piece)
-            self._show(piece)
+    def _emit(self, parts: Iterable[Part], *, drafted: bool) -> None:
+        for part in parts:
+            if part.is_thought != self._thinking:
+                self._thinking, self._behind_tag = part.is_thought, True
+            text = part.text.lstrip("\r\n") if self._behind_tag else part.text
+            if text:
+                self._behind_tag = False
+                piece = Piece(text, drafted, part.is_thought)
+                self._pieces.append(piece)
+                self._show(piece)
 
 
 def reply_record(reply: Reply, *, bundle: str, prompt_ids: Sequence[int]) -> dict[str, Any]:

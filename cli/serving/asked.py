@@ -10,10 +10,10 @@ from typing import Any, Literal
 from selfdraft.cli.serving.body import Fields, wrong_field
 from selfdraft.cli.serving.foreign_fields import drop_foreign
 from selfdraft.cli.serving.served import Served
-from selfdraft.cli.serving.thought_split import TagTexts
 from selfdraft.runtime.grammar import StructuredOutput
 from selfdraft.runtime.request import Request
 from selfdraft.runtime.request_json import request_from_options
+from selfdraft.runtime.thought_split import TagTexts
 
 MAX_STOPS = 16
 MAX_STOP_CHARS = 1024

@@ -10,10 +10,10 @@ from selfdraft.cli.serving.asked import Asked, finish_request, take_answering
 from selfdraft.cli.serving.body import Fields, wrong_field
 from selfdraft.cli.serving.failures import ApiError
 from selfdraft.cli.serving.served import Served
-from selfdraft.cli.serving.thought_split import TagTexts, tag_texts
 from selfdraft.runtime.chat_template import Message
 from selfdraft.runtime.logprobs import MAX_LOGPROBS
 from selfdraft.runtime.thinking import Thinking
+from selfdraft.runtime.thought_split import TagTexts, tag_texts
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 """OpenAI's roles by those that templates know."""

@@ -127,7 +127,14 @@ class Objects:
     def _record(self, parts: ReplyParts, result: GenerationResult) -> dict[str, Any]:
         if not self.asked.include_record:
             return {}
-        reply = Reply(text=result.text or "", drafted=parts.drafted, result=result, stopped=False)
+        reply = Reply(
+            text=result.text or "",
+            thought=parts.thought,
+            answer=parts.answer,
+            drafted=parts.drafted,
+            result=result,
+            stopped=False,
+        )
         return {
             RECORD: reply_record(
                 reply,

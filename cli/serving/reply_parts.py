@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from selfdraft.cli.serving.asked import Asked
-from selfdraft.cli.serving.thought_split import Part, ThoughtSplit
 from selfdraft.runtime.result import GenerationResult, TokenEvent
+from selfdraft.runtime.thought_split import Part, ThoughtSplit
 
 STOP_REASONS = ("eos", "stop")
 
@@ -30,11 +30,22 @@ class ReplyParts:
         self._split = ThoughtSplit(asked.tags, _before(asked))
         self._num_chars = 0
         self._drafted: list[bool] = []
+        self._answer, self._thought = "", ""
 
     @property
     def drafted(self) -> tuple[bool, ...]:
         """For each token so far: proposed by the MTP head."""
         return tuple(self._drafted)
+
+    @property
+    def answer(self) -> str:
+        """The answer so far."""
+        return self._answer
+
+    @property
+    def thought(self) -> str | None:
+        """The thoughts so far; None where there are none."""
+        return self._thought or None
 
     @property
     def num_thought(self) -> int:
@@ -48,11 +59,17 @@ class ReplyParts:
             self._num_chars += len(event.text)
             self._drafted.append(event.drafted)
             parts += self._split.push(event.token, event.text)
-        return _delta(parts, events)
+        return self._delta(parts, events)
 
     def finish(self, result: GenerationResult) -> Delta:
         """What was held back until the end."""
-        return _delta(self._split.finish((result.text or "")[self._num_chars :]), [])
+        return self._delta(self._split.finish((result.text or "")[self._num_chars :]), [])
+
+    def _delta(self, parts: list[Part], events: list[TokenEvent]) -> Delta:
+        delta = _delta(parts, events)
+        self._answer += delta.answer
+        self._thought += delta.thought
+        return delta
 
 
 def finish_reason(result: GenerationResult) -> str:

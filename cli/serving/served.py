@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from selfdraft.cli.serving.failures import ApiError
 from selfdraft.cli.serving.settings import ServerSettings
-from selfdraft.cli.serving.thought_split import TagTexts, tag_texts
 from selfdraft.cli.session import Session
 from selfdraft.runtime.chat_template import ChatTemplate
 from selfdraft.runtime.serving.service import Service
 from selfdraft.runtime.telemetry.meter import Telemetry
 from selfdraft.runtime.thinking_text import known_tags
+from selfdraft.runtime.thought_split import TagTexts, tag_texts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ import pytest
 
 from selfdraft.cli import console
 from selfdraft.cli.interrupts import StopFlag, stop_on_interrupt
-from selfdraft.runtime.thinking_split import Piece
+from selfdraft.cli.reply import Piece
 
 
 class Screen(io.StringIO):

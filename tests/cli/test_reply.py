@@ -9,10 +9,11 @@ from support.reciting_bundle import REPLY
 
 from selfdraft.cli.interrupts import StopFlag
 from selfdraft.cli.prompts import ReplyOptions, SamplingOptions, prompt_ids, reply_request
-from selfdraft.cli.reply import Reply, stream_reply
+from selfdraft.cli.reply import Piece, Reply, ShownText, stream_reply
 from selfdraft.cli.session import EngineOptions, Session, open_session
 from selfdraft.runtime.request import Request
-from selfdraft.runtime.thinking_split import Piece
+from selfdraft.runtime.thinking import ThinkTags
+from selfdraft.runtime.thought_split import TagTexts
 
 
 @pytest.fixture(params=[0, 1, 3])
@@ -73,3 +74,12 @@ def test_deltas_join_to_the_text_and_flags_match_the_tokens(session: Session) ->
     assert "".join(parts) == reply.text == REPLY
     assert len(reply.drafted) == len(reply.result.tokens)
     assert sum(reply.drafted) == sum(reply.result.accepted)
+
+
+def test_line_breaks_behind_a_tag_are_left_out_and_others_kept() -> None:
+    tags = TagTexts(tags=ThinkTags(start_ids=(1,), end_ids=(2,)), start="", end="</think>")
+    pieces: list[Piece] = []
+    shown = ShownText(pieces.append, Request(prompt_ids=(1,)), tags)
+    for token, text in ((9, "\n"), (9, "a\n"), (2, "</think>"), (8, "\n\n"), (8, "\nb"), (8, "\n")):
+        shown.push(token, text, drafted=True)
+    assert pieces == [Piece("a\n", True, True), Piece("b", True, False), Piece("\n", True, False)]

@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from selfdraft.runtime.request import Request
 from selfdraft.runtime.subsequences import Matcher
 from selfdraft.runtime.thinking import ThinkTags
+from selfdraft.runtime.thinking_text import known_tags
 from selfdraft.runtime.tokenizer import Tokenizer
 
 
@@ -36,6 +38,12 @@ def tag_texts(tokenizer: Tokenizer, tags: ThinkTags) -> TagTexts:
     return TagTexts(
         tags=tags, start=tokenizer.decode(tags.start_ids), end=tokenizer.decode(tags.end_ids)
     )
+
+
+def reply_tags(tokenizer: Tokenizer, request: Request) -> TagTexts | None:
+    """The tags by which a reply is parted: those of its thinking budget, else the tokenizer's own."""
+    tags = request.thinking.tags if request.thinking else known_tags(tokenizer)
+    return tag_texts(tokenizer, tags) if tags else None
 
 
 class ThoughtSplit:
