@@ -21,9 +21,10 @@ import pytest
 pytest.importorskip("torch", reason="the exporter: pip install 'selfdraft[export]'")
 from support.engine_bundle import build_bundle, open_backend, write_engine_bundle
 from support.refusals import refused
+from support.trt_double.execution import FakeContext, FakeEngine
 from support.trt_double.install import Double, installed, make_double
 
-from selfdraft.errors import ConfigError, DeviceError, ResourceError
+from selfdraft.errors import BundleError, ConfigError, DeviceError, ResourceError
 from selfdraft.manifest import StateSpec, capacity_for
 from selfdraft.runtime.backend import Step
 from selfdraft.runtime.bundle import Bundle
@@ -311,6 +312,34 @@ def test_failures_of_the_libraries_are_told_in_our_words(
     double.device.memory_bytes = 0
     with refused("bytes of device memory", error=ResourceError):
         backend.allocate(batch=1, capacity=64)
+
+
+@pytest.mark.parametrize(
+    ("owner", "method", "answer", "told"),
+    [
+        (FakeEngine, "create_execution_context", None, "has no execution context"),
+        (FakeContext, "set_optimization_profile_async", False, "takes no profile prefill"),
+        (FakeContext, "set_tensor_address", False, "takes no address for"),
+        (FakeContext, "set_input_shape", False, "of shape"),
+        (FakeEngine, "get_tensor_location", "host", "on the host"),
+        (FakeEngine, "get_tensor_dtype", "BF16", "the engine has BF16 as"),
+        (FakeEngine, "num_optimization_profiles", 1, "the engine has 1 profiles, not 2"),
+    ],
+)
+def test_what_an_engine_refuses_or_has_otherwise_is_told(
+    double: Double,
+    bundle: Bundle,
+    monkeypatch: pytest.MonkeyPatch,
+    owner: type,
+    method: str,
+    answer: Any,
+    told: str,
+) -> None:
+    value = answer if method.startswith("num_") else lambda *_: answer
+    monkeypatch.setattr(owner, method, value)
+    error = BundleError if told.startswith("the engine has") else DeviceError
+    with refused(told, error=error):
+        started(open_backend(bundle), drafts=0)
 
 
 def test_a_thread_of_a_service_runs_what_another_one_opened(backend: Any, double: Double) -> None:
