@@ -31,7 +31,7 @@ def advice_record(
         "facts": asdict(advice.facts),
         "strategy": advice.chosen.strategy.name,
         "options": command_options(advice),
-        "how": chosen.strategy.how and chosen.strategy.how.format(batch=chosen.batch),
+        "command": chosen.strategy.command,
         "why": advice.why,
         "attention": advice.attention,
         "attention_why": advice.attention_why,
@@ -47,7 +47,7 @@ def advice_record(
 
 
 def command_options(advice: Advice) -> list[str]:
-    """Options of ``selfdraft generate`` and ``chat`` that ask for the chosen strategy."""
+    """Options of the strategy's command that ask for it."""
     chosen = advice.chosen
     return chosen.strategy.words(advice.facts.output, drafts=chosen.drafts, batch=chosen.batch)
 
@@ -63,9 +63,8 @@ def print_advice(
     say(f"  {_rate(chosen)}, {bytes_text(chosen.memory.total_bytes)} of memory")
     say(f"  gives: {chosen.strategy.gives}")
     say(f"  costs: {chosen.strategy.costs}")
-    say(f"  options: {' '.join(command_options(advice))}")
-    if chosen.strategy.how:
-        say(f"  how: {chosen.strategy.how.format(batch=chosen.batch)}")
+    words = " ".join(command_options(advice))
+    say(f"  how: selfdraft {chosen.strategy.command} BUNDLE {words}")
     gain = f"≈ {advice.sparse_gain:.2f} of the speed with full attention"
     say(f"{advice.attention} attention: {advice.attention_why} (sparse: {gain})")
     if advice.attention == "sparse" and model.attention is None:

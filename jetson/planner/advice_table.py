@@ -38,7 +38,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strategy:
-    """A way of decoding that selfdraft has; ``options`` are those of generate and chat."""
+    """A way of decoding that selfdraft has; ``options`` are those of ``command``; chat takes generate's."""
 
     name: str
     title: str
@@ -49,8 +49,7 @@ class Strategy:
     options: dict[str, tuple[str, ...]]
     gives: str
     costs: str
-    how: str | None = None
-    """What it takes beside ``options``."""
+    command: Literal["generate", "serve"] = "generate"
 
     def words(self, output: Output, *, drafts: int, batch: int) -> list[str]:
         """The options with their numbers."""

@@ -179,7 +179,9 @@ def test_strategy_follows_the_need(run: Any, checkpoint: Path, options: Any, str
 
 
 @pytest.mark.parametrize("output", ["deterministic", "sampled"])
-@pytest.mark.parametrize("name", [s.name for s in decision_table().strategies])
+@pytest.mark.parametrize(
+    "name", [s.name for s in decision_table().strategies if s.command == "generate"]
+)
 def test_options_of_every_strategy_run(
     run: Any, shared_bundle: Path, name: str, output: Literal["deterministic", "sampled"]
 ) -> None:
@@ -195,11 +197,13 @@ def test_long_greedy_replies_are_told_a_repetition_penalty(run: Any, checkpoint:
     assert advice["options"][-2:] == ["--repetition-penalty", "1.1"]
 
 
-def test_batched_decoding_says_where_it_is_to_be_had(run: Any, checkpoint: Path) -> None:
+def test_batched_decoding_is_to_be_had_from_the_server(run: Any, checkpoint: Path) -> None:
     options = ("--context", 4096, "--goal", "throughput")
     advice = record(run("advise", checkpoint, *options, "--json"))
-    assert f"batch={advice['chosen']['batch']})" in advice["how"] and advice["chosen"]["batch"] > 1
-    assert advice["how"] in run("advise", checkpoint, *options).stdout
+    slots = str(advice["chosen"]["batch"])
+    assert (advice["command"], advice["options"][:2]) == ("serve", ["--slots", slots])
+    text = run("advise", checkpoint, *options).stdout
+    assert f"selfdraft serve BUNDLE --slots {slots} --drafts 0" in text
 
 
 def test_a_model_without_a_head_is_never_told_to_draft(run: Any, tmp_path: Path) -> None:

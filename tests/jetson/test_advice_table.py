@@ -125,11 +125,11 @@ def test_what_selfdraft_lacks_is_named_with_what_it_brings_and_costs() -> None:
     assert {entry.name for entry in absent}.isdisjoint(s.name for s in decision_table().strategies)
 
 
-def test_options_of_every_strategy_are_options_of_generate() -> None:
+def test_options_of_every_strategy_are_options_of_its_command() -> None:
     from selfdraft.cli.registry import load_command
 
-    known = {name for param in load_command("generate").params for name in param.opts}
     for strategy in decision_table().strategies:
+        known = {name for param in load_command(strategy.command).params for name in param.opts}
         assert set(strategy.options) == {"deterministic", "sampled"}
         for words in strategy.options.values():
             assert {word for word in words if word.startswith("--")} <= known
