@@ -27,6 +27,8 @@ class Answered:
     """Clock when the request was sent."""
     text: str = ""
     """The answer, without its thinking."""
+    thought: str = ""
+    """What of the reply is thinking."""
     pieces_at: list[float] = field(default_factory=list)
     """Clock when each piece of text came."""
     ended_at: float = 0.0
@@ -122,7 +124,9 @@ def _take_choice(record: Mapping[str, Any], answered: Answered) -> bool:
     for choice in record["choices"]:
         part = choice.get("delta") or choice.get("message") or choice
         text = part.get("content") or part.get("text") or ""
+        thought = part.get("reasoning_content") or ""
         answered.text += text
+        answered.thought += thought
         answered.finish_reason = choice["finish_reason"] or answered.finish_reason
-        says = says or bool(text or part.get("reasoning_content"))
+        says = says or bool(text or thought)
     return says

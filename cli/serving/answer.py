@@ -91,6 +91,7 @@ class Answer(Response):
         end = events[-1]
         if not isinstance(end, Finished):
             return delta, None
+        self._served.metrics.note_end(end)
         if end.outcome != "done" or end.result is None:
             raise _failure(end)
         rest = self._parts.finish(end.result)

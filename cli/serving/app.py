@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -19,7 +20,9 @@ from selfdraft.cli.serving.answer import Answer
 from selfdraft.cli.serving.asked import Asked
 from selfdraft.cli.serving.body import read_object
 from selfdraft.cli.serving.chat_body import chat_asked
+from selfdraft.cli.serving.counted import Counted
 from selfdraft.cli.serving.failures import ApiError, api_error
+from selfdraft.cli.serving.openapi import document
 from selfdraft.cli.serving.served import Served
 from selfdraft.cli.serving.text_body import text_asked
 from selfdraft.errors import ToolkitError
@@ -30,15 +33,21 @@ Read = Callable[..., Asked]
 
 def application(served: Served) -> Starlette:
     """The whole server as an ASGI application."""
+    routes = [
+        Route("/v1/chat/completions", partial(_answer, served, chat_asked), methods=["POST"]),
+        Route("/v1/completions", partial(_answer, served, text_asked), methods=["POST"]),
+        Route("/v1/models", partial(_models, served)),
+        Route("/v1/models/{name:path}", partial(_model, served)),
+        Route("/health", partial(_health, served)),
+        Route("/metrics", partial(_metrics, served)),
+        Route("/openapi.json", partial(_description, served)),
+    ]
     return Starlette(
-        routes=[
-            Route("/v1/chat/completions", partial(_answer, served, chat_asked), methods=["POST"]),
-            Route("/v1/completions", partial(_answer, served, text_asked), methods=["POST"]),
-            Route("/v1/models", partial(_models, served)),
-            Route("/v1/models/{name:path}", partial(_model, served)),
-            Route("/health", partial(_health, served)),
+        routes=routes,
+        middleware=[
+            Middleware(Counted, metrics=served.metrics, paths=[route.path for route in routes]),
+            Middleware(Access, settings=served.settings),
         ],
-        middleware=[Middleware(Access, settings=served.settings)],
         exception_handlers={
             ApiError: _refused,
             ToolkitError: _refused,
@@ -87,6 +96,15 @@ async def _health(served: Served, _request: Request) -> Response:
         "waiting": now.waiting,
     }
     return JSONResponse(body, 200 if status == "ok" else 503)
+
+
+async def _metrics(served: Served, _request: Request) -> Response:
+    text = await run_in_threadpool(served.metrics.text)
+    return Response(text, media_type=CONTENT_TYPE_LATEST)
+
+
+async def _description(served: Served, _request: Request) -> Response:
+    return JSONResponse(document(served))
 
 
 async def _refused(_request: Request, error: Exception) -> Response:

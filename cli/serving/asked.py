@@ -12,7 +12,7 @@ from selfdraft.cli.serving.foreign_fields import drop_foreign
 from selfdraft.cli.serving.served import Served
 from selfdraft.runtime.grammar import StructuredOutput
 from selfdraft.runtime.request import Request
-from selfdraft.runtime.request_json import request_from_options
+from selfdraft.runtime.request_json import REQUEST_OPTIONS, request_from_options
 from selfdraft.runtime.thought_split import TagTexts
 
 MAX_STOPS = 16
@@ -79,7 +79,11 @@ def finish_request(
     if structured is not None:
         changes = {**changes, "structured": structured}
     drop_foreign(fields)
-    options = fields.rest()
+    options = {
+        name: value
+        for name, value in fields.rest().items()
+        if value is not None or name not in REQUEST_OPTIONS
+    }
     for name in changes:
         if name in options:
             raise wrong_field(name, f"{name} is given twice, under another name too")

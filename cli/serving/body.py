@@ -64,7 +64,7 @@ class Fields:
     """Fields of a body, each taken once; ``null`` is as good as left out."""
 
     def __init__(self, data: Mapping[str, Any]) -> None:
-        self._data = {str(name): value for name, value in data.items() if value is not None}
+        self._data = dict(data)
 
     def take(self, name: str, kind: type[Kind]) -> Kind | None:
         """The field, None where it is left out. Raises ``ApiError`` for another type."""
@@ -79,7 +79,7 @@ class Fields:
         return self._data.pop(name, None)
 
     def rest(self) -> dict[str, Any]:
-        """What was not taken."""
+        """What was not taken, ``null`` too: its name may be unknown."""
         return dict(self._data)
 
 

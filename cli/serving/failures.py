@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from typing import Any
@@ -48,7 +49,14 @@ class ApiError(Exception):
             headers["Retry-After"] = str(max(math.ceil(self.retry_after_s), 1))
         if self.status == 401:
             headers["WWW-Authenticate"] = "Bearer"
-        return JSONResponse(self.to_json(), self.status, headers=headers)
+        return _AsciiJson(self.to_json(), self.status, headers=headers)
+
+
+class _AsciiJson(JSONResponse):
+    """What a client sent may be no Unicode, and is repeated to it: escaped."""
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content).encode("ascii")
 
 
 def api_error(error: Exception) -> ApiError:

@@ -9,6 +9,9 @@ from selfdraft.runtime.logprobs import TokenLogprobs
 from selfdraft.runtime.result import TokenEvent
 from selfdraft.runtime.tokenizer import Tokenizer
 
+LEAST = -9999.0
+"""OpenAI's number for a token that cannot be; JSON has no infinity."""
+
 
 def chat_logprobs(tokenizer: Tokenizer, events: Sequence[TokenEvent]) -> dict[str, Any]:
     """``choices[].logprobs`` of a chat: one entry for each token."""
@@ -26,9 +29,10 @@ def text_logprobs(
     found = [_found(event) for event in events]
     return {
         "tokens": [_text(tokenizer, one.token) for one in found],
-        "token_logprobs": [one.logprob for one in found],
+        "token_logprobs": [max(one.logprob, LEAST) for one in found],
         "top_logprobs": [
-            {_text(tokenizer, token): value for token, value in _top(one)} for one in found
+            {_text(tokenizer, token): max(value, LEAST) for token, value in _top(one)}
+            for one in found
         ],
         "text_offset": offsets,
     }
@@ -49,7 +53,7 @@ def _token(tokenizer: Tokenizer, token: int, logprob: float) -> dict[str, Any]:
     # A token may be part of a character: its bytes say which.
     return {
         "token": _text(tokenizer, token),
-        "logprob": logprob,
+        "logprob": max(logprob, LEAST),
         "bytes": list(tokenizer.token_bytes(token)),
     }
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -135,10 +136,18 @@ class Objects:
             result=result,
             stopped=False,
         )
-        return {
-            RECORD: reply_record(
-                reply,
-                bundle=self.served.session.bundle.path.name,
-                prompt_ids=self.asked.request.prompt_ids,
-            )
-        }
+        record = reply_record(
+            reply,
+            bundle=self.served.session.bundle.path.name,
+            prompt_ids=self.asked.request.prompt_ids,
+        )
+        return {RECORD: _finite(record)}
+
+
+def _finite(value: Any) -> Any:
+    """``value`` without infinities, which JSON lacks."""
+    if isinstance(value, Mapping):
+        return {str(key): _finite(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

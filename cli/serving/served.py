@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from selfdraft.cli.serving.failures import ApiError
+from selfdraft.cli.serving.metrics import ServerMetrics
 from selfdraft.cli.serving.settings import ServerSettings
 from selfdraft.cli.session import Session
 from selfdraft.runtime.chat_template import ChatTemplate
@@ -20,7 +21,7 @@ class Served:
 
     session: Session
     service: Service
-    telemetry: Telemetry
+    metrics: ServerMetrics
     settings: ServerSettings
     template: ChatTemplate | None
     """None where the bundle has none: then there is no chat."""
@@ -59,7 +60,7 @@ def serve_session(
     return Served(
         session=session,
         service=service,
-        telemetry=telemetry,
+        metrics=ServerMetrics(service, telemetry),
         settings=settings,
         template=session.chat_template() if has_template else None,
         tags=tag_texts(session.tokenizer, tags) if tags else None,

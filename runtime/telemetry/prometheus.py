@@ -39,7 +39,7 @@ def prometheus_text(telemetry: Telemetry) -> bytes:
     """
     client = prometheus_client()
     registry = client.CollectorRegistry()
-    registry.register(_Collector(telemetry))
+    registry.register(TelemetryCollector(telemetry))
     text: bytes = client.generate_latest(registry)
     return text
 
@@ -56,13 +56,14 @@ def prometheus_client() -> Any:
     return client
 
 
-class _Collector:
-    """What the library asks for metrics at each scrape."""
+class TelemetryCollector:
+    """What the library asks for metrics at each scrape; for a registry that holds others too."""
 
     def __init__(self, telemetry: Telemetry) -> None:
         self._telemetry = telemetry
 
     def collect(self) -> Iterator[Any]:
+        """Everything counted since the start, as the library's families."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         counters = {
