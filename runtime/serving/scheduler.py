@@ -93,10 +93,12 @@ class Scheduler:
         """
         if timeout_s is not None and not timeout_s > 0:
             raise ConfigError(f"timeout_s is {timeout_s}", hint="give a number of seconds above 0")
+        with self._lock:
+            self._check_room(request)
         # Grammars and the like are made here, so that running streams do not wait for them.
         run = self._loop.prepare(request)
         with self._lock:
-            self._check_room(request)
+            self._check_room(request)  # others may have come meanwhile
             self._numbers += 1
             ticket = Ticket(
                 self._numbers,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,9 @@ from selfdraft.runtime.serving.options import ServingOptions
 from selfdraft.runtime.serving.scheduler import Scheduler
 from selfdraft.runtime.telemetry.meter import Telemetry
 
-CONTEXT = 96
-QUICK, ALL = 24, 500
+CONTEXT, SPARSE_CONTEXT = 96, 900
+"""The second one reaches beyond what a sparse layer attends to."""
+QUICK, ALL, ALL_SPARSE = 24, 500, 60
 
 
 class RandomDepths:
@@ -73,20 +74,22 @@ def tiny() -> Any:
     return tiny_models.backend(context_length=CONTEXT)
 
 
-def serve(engine: Any, seed: int, alone: Alone, *, vocab_size: int = 16) -> None:
+def serve(
+    engine: Any, seed: int, alone: Alone, *, vocab_size: int = 16, context: int = CONTEXT
+) -> None:
     """One random schedule, checked."""
     rng = random.Random(seed)
     loop = DecodeLoop(
         engine,
         batch=rng.choice([1, 2, 3, 4, 5]),
         drafts=policy(rng, 3),
-        context_length=CONTEXT,
+        context_length=context,
         prefill_rows=rng.choice([1, 5, 16, 64]),
     )
     options = ServingOptions(target_gap_ms=rng.choice([0.01, 5.0, 1000.0]))
     scheduler = Scheduler(loop, options)
     for _ in range(2):  # the second time caches hold what the first has left
-        asked = requests(rng, rng.randint(1, 6), vocab_size=vocab_size, context=CONTEXT)
+        asked = requests(rng, rng.randint(1, 6), vocab_size=vocab_size, context=context)
         check(run_schedule(scheduler, asked, rng), alone)
         assert not any(loop.is_busy(slot) for slot in range(loop.batch))
 
@@ -200,24 +203,17 @@ def ort(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.mark.parametrize("seed", range(8))
 def test_requests_on_onnx_runtime_have_the_tokens_they_have_alone(ort: Any, seed: int) -> None:
-    serve(ort, seed, Alone(ort, context_length=CONTEXT), vocab_size=_vocab(ort))
+    _serve_ort(ort, [seed])
 
 
 @pytest.mark.slow
 def test_500_random_schedules_change_no_token_on_onnx_runtime(ort: Any) -> None:
-    alone = Alone(ort, context_length=CONTEXT)
-    for seed in range(ALL):
-        serve(ort, seed, alone, vocab_size=_vocab(ort))
+    _serve_ort(ort, range(ALL_SPARSE if ort.manifest.attention else ALL))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(8))
-def test_requests_on_the_double_of_tensorrt_have_the_tokens_they_have_alone(
-    on_double: Any, seed: int
-) -> None:
-    engine = on_double(context_length=CONTEXT)
-    serve(engine, seed, Alone(engine, context_length=CONTEXT))
-
-
-def _vocab(engine: Any) -> int:
-    return int(engine.manifest.model.vocab_size)
+def _serve_ort(engine: Any, seeds: Iterable[int]) -> None:
+    context = SPARSE_CONTEXT if engine.manifest.attention else CONTEXT
+    alone = Alone(engine, context_length=context)
+    vocab_size = engine.manifest.model.vocab_size
+    for seed in seeds:
+        serve(engine, seed, alone, vocab_size=vocab_size, context=context)
