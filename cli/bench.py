@@ -174,6 +174,7 @@ def command(
       selfdraft bench BUNDLE --drafts 1,2,3
       selfdraft bench BUNDLE --context 128,2048 --force-acceptance 0.87,0.7 --drafts 1,2 --json
       selfdraft bench BUNDLE --context 4096,32768,131072 --attention sparse,dense
+      selfdraft bench serve --help
       selfdraft bench compare before.jsonl after.jsonl
       selfdraft bench report after.jsonl -o plots
     """

@@ -26,6 +26,13 @@ class LazyGroup(TyperGroup):
         """Names in the order of the help, without loading anything."""
         return list(COMMANDS)
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that ``args`` begin with; one of two words (``bench serve``) comes first."""
+        name = " ".join(args[:2])
+        if len(args) > 1 and name in COMMANDS:
+            return name, self.get_command(ctx, name), args[2:]
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Help of the commands, without loading them."""
         with formatter.section("Commands"):

@@ -21,6 +21,7 @@ COMMANDS = {
     "chat": "Talk with a model, turn by turn.",
     "serve": "Answer requests over HTTP, several at once.",
     "bench": "Measure plain against speculative decoding.",
+    "bench serve": "Measure a server under load.",
     "plan": "Plan memory and speed on a board.",
     "advise": "Choose a way of decoding for a board and a need.",
     "doctor": "Check the board, and say what mends it.",
@@ -30,7 +31,10 @@ COMMANDS = {
     "build": "Build a bundle's TensorRT engines on the board.",
     "plugins": "Compile the CUDA kernels and report what they need.",
 }
-"""Names with the line that ``selfdraft --help`` shows, in its order."""
+"""Names with the line that ``selfdraft --help`` shows, in its order.
+
+A name of two words has a module of its own, and options of its own.
+"""
 
 
 def load_command(name: str) -> Any:
@@ -38,7 +42,7 @@ def load_command(name: str) -> Any:
     from selfdraft.cli.common import common_params
     from selfdraft.cli.help_groups import GroupedCommand
 
-    module = importlib.import_module(f"selfdraft.cli.{name}")
+    module = importlib.import_module(f"selfdraft.cli.{name.replace(' ', '_')}")
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
     settings = {"help_option_names": ["-h", "--help"]}
     app.command(name, cls=GroupedCommand, context_settings=settings)(module.command)

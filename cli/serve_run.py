@@ -62,6 +62,8 @@ def _address_record(opened: OpenServer) -> dict[str, Any]:
         "url": opened.url,
         "pid": os.getpid(),
         "model": opened.served.model,
+        "backend": opened.served.session.backend.name,
+        "threads": opened.served.session.threads,
         "slots": now.slots,
         "context_length": now.context_length,
         "state_bytes": now.state_bytes,

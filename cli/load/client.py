@@ -57,6 +57,7 @@ def ask(
     body: Mapping[str, Any] | bytes,
     *,
     most_pieces: int | None = None,
+    api_key: str | None = None,
     timeout_s: float = TIMEOUT_S,
 ) -> Answered:
     """Send ``body`` and take in the answer, streamed or whole.
@@ -68,7 +69,10 @@ def ask(
     connection = http.client.HTTPConnection(address.host, address.port, timeout=timeout_s)
     try:
         answered = Answered(status=0, sent_at=time.perf_counter())
-        connection.request("POST", path, data, {"Content-Type": "application/json"})
+        headers = {"Content-Type": "application/json"}
+        if api_key is not None:
+            headers["Authorization"] = f"Bearer {api_key}"
+        connection.request("POST", path, data, headers)
         response = connection.getresponse()
         answered.status = response.status
         answered.retry_after = response.headers.get("Retry-After")
