@@ -26,10 +26,12 @@ def test_options_that_pages_name_exist() -> None:
         name: {"--help", *(word for param in load_command(name).params for word in param.opts)}
         for name in COMMANDS
     }
+    two_words = [name for name in COMMANDS if " " in name]
+    names = "|".join([*two_words, "[a-z]+"])
     wrong, seen = [], 0
     for page in (root / "README.md", *sorted(root.glob("*/*.md"))):
         text = page.read_text(encoding="utf-8").replace("\\\n", " ")
-        for command, rest in re.findall(r"\bselfdraft ([a-z]+)( [^\n`#|]*)", text):
+        for command, rest in re.findall(rf"\bselfdraft ({names})( [^\n`#|]*)", text):
             for option in re.findall(r"(?<=\s)--[a-z][a-z0-9-]*", rest):
                 seen += command in known
                 if command in known and option not in known[command]:
