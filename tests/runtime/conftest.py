@@ -31,6 +31,7 @@ LOOP_TESTS = (
     "test_loop_errors",
     "test_cache_file",
     "test_sparse_turns",
+    "test_loop_joins",
     "test_sparse_prefill",
     "test_match_law",
     "test_wiring",
