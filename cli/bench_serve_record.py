@@ -83,8 +83,7 @@ def serve_record(point: Point, figures: Mapping[str, Any], setting: Setting) -> 
 
 def serve_row(record: Mapping[str, Any]) -> tuple[object, ...]:
     """The record under ``HEADER``."""
-    open_loop = record["loop"] == "open"
-    load = f"{record['rate']:g} requests/s" if open_loop else f"{record['clients']} clients"
+    load = load_text(Point(clients=record["clients"], rate=record["rate"]))
     failed = f" ({record['failed']} failed)" if record["failed"] else ""
     return (
         load,
@@ -96,6 +95,13 @@ def serve_row(record: Mapping[str, Any]) -> tuple[object, ...]:
         *_times(record["ttft_ms"]),
         *_times(record["inter_token_ms"]),
     )
+
+
+def load_text(point: Point) -> str:
+    """The load in words, e.g. ``4 clients``."""
+    if point.clients is None:
+        return f"{point.rate:g} requests/s"
+    return f"{point.clients} client{'s' if point.clients > 1 else ''}"
 
 
 def _times(found: Mapping[str, float] | None) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from selfdraft.cli.bench_serve_record import HEADER, Setting, serve_record, serve_row
+from selfdraft.cli.bench_serve_record import HEADER, Setting, load_text, serve_record, serve_row
 from selfdraft.cli.console import note, print_json_line, say, stage_progress, table
 from selfdraft.cli.load.address import Address, loopback_address
 from selfdraft.cli.load.asking import QUESTIONS, num_slots, sender, served_model
@@ -112,8 +112,7 @@ def _measured(
 
 
 def _stage(point: Point, drafts: str | None) -> str:
-    load = f"{point.clients} clients" if point.clients else f"{point.rate:g} requests/s"
-    return load if drafts is None else f"drafts {drafts}, {load}"
+    return load_text(point) if drafts is None else f"drafts {drafts}, {load_text(point)}"
 
 
 @contextmanager
