@@ -145,6 +145,7 @@ MESSAGE = _record(
                 },
             ]
         },
+        "reasoning_content": {"type": ["string", "null"]},
         **{name: {} for name in IGNORED_MESSAGE_FIELDS},
         **{name: {"enum": [None, "", [], {}, False, 0]} for name in EMPTY_MESSAGE_FIELDS},
     },

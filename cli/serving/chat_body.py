@@ -18,7 +18,7 @@ from selfdraft.runtime.thought_split import TagTexts, tag_texts
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 """OpenAI's roles by those that templates know."""
 EMPTY_MESSAGE_FIELDS = ("refusal", "tool_calls", "function_call", "audio", "annotations")
-IGNORED_MESSAGE_FIELDS = ("name", "reasoning_content")
+IGNORED_MESSAGE_FIELDS = ("name",)
 
 
 def chat_asked(served: Served, body: Mapping[str, Any], *, task: str | None) -> Asked:
@@ -99,6 +99,7 @@ def _message(where: str, given: Any) -> Message:
     if role is None:
         raise wrong_field("messages", f"{where}.role is none of {', '.join(ROLES)}")
     content = _content(where, fields.take_any("content"))
+    thought = fields.take("reasoning_content", str)
     for name in IGNORED_MESSAGE_FIELDS:
         fields.take_any(name)
     for name in EMPTY_MESSAGE_FIELDS:
@@ -107,7 +108,10 @@ def _message(where: str, given: Any) -> Message:
     unknown = fields.rest()
     if unknown:
         raise wrong_field("messages", f"{where} has the unknown field {min(unknown)[:60]!r}")
-    return {"role": role, "content": content}
+    message: Message = {"role": role, "content": content}
+    if thought is not None and role == "assistant":
+        message["reasoning_content"] = thought
+    return message
 
 
 def _content(where: str, given: Any) -> str:

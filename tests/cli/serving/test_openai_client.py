@@ -113,7 +113,7 @@ def reply_id(text: str, client: Any) -> int:
     reply = client.completions.create(
         model=MODEL, prompt=text, max_tokens=1, extra_body={"return_record": True}
     )
-    (token,) = reply.selfdraft["prompt_ids"]
+    (token,) = reply.selfdraft["prompt_token_ids"]
     return int(token)
 
 
