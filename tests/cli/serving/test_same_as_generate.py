@@ -56,6 +56,13 @@ def test_tokens_are_those_of_generate(
     with urlopen(asked, timeout=30) as response:
         reply = json.load(response)
     record = reply["selfdraft"]
-    for name in ("prompt_token_ids", "tokens", "text", "finish_reason", "stop_reason", "verification"):
+    for name in (
+        "prompt_token_ids",
+        "tokens",
+        "text",
+        "finish_reason",
+        "stop_reason",
+        "verification",
+    ):
         assert record[name] == expected[name], name
     assert reply["choices"][0]["message"]["content"] == expected["answer"]
