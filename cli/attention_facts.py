@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,8 @@ class LayerGroup:
 
     name: str
     """``layers 0-11``, ``layer 3`` or ``MTP layer``."""
-    spec: AttentionSpec
+    spec: AttentionSpec | None
+    """None: gated delta nets, whose recurrent state stands for all of the context."""
     seen_tokens: int
     """Tokens that the last row of the context sees at most."""
 
@@ -24,7 +26,11 @@ class LayerGroup:
 def attention_facts(manifest: Manifest, *, context: int) -> list[dict[str, Any]]:
     """The plan as plain values, one entry for each group of layers."""
     return [
-        {"layers": group.name, **asdict(group.spec), "seen_tokens": group.seen_tokens}
+        {
+            "layers": group.name,
+            **(asdict(group.spec) if group.spec else {"selector": "recurrent"}),
+            "seen_tokens": group.seen_tokens,
+        }
         for group in layer_groups(manifest, context=context)
     ]
 
@@ -39,16 +45,24 @@ def layer_groups(manifest: Manifest, *, context: int) -> list[LayerGroup]:
     plan = manifest.attention or AttentionPlan(
         layers=(AttentionSpec(),) * model.num_layers, mtp=None
     )
-    ops = layer_ops(model, plan)
-    starts = [i for i, spec in enumerate(plan.layers) if i == 0 or spec != plan.layers[i - 1]]
+    attending = model.attention_layers
+    ops = dict(zip(attending, layer_ops(model, plan), strict=True))
+    starts = [
+        i
+        for i, layer in enumerate(attending)
+        if i == 0 or plan.layers[layer] != plan.layers[attending[i - 1]]
+    ]
     groups = [
         LayerGroup(
-            name=f"layer {first}" if first + 1 == end else f"layers {first}-{end - 1}",
-            spec=plan.layers[first],
-            seen_tokens=seen_tokens(ops[first], length=context),
+            name=_layers_text(attending[first:end]),
+            spec=plan.layers[attending[first]],
+            seen_tokens=seen_tokens(ops[attending[first]], length=context),
         )
-        for first, end in zip(starts, [*starts[1:], len(plan.layers)], strict=True)
+        for first, end in zip(starts, [*starts[1:], len(attending)], strict=True)
     ]
+    if model.delta:
+        name = _layers_text(model.delta.layers)
+        groups.append(LayerGroup(name=name, spec=None, seen_tokens=context))
     if model.mtp:
         op = mtp_op(model, plan)
         spec = plan.mtp or AttentionSpec()
@@ -57,11 +71,27 @@ def layer_groups(manifest: Manifest, *, context: int) -> list[LayerGroup]:
     return groups
 
 
+def _layers_text(layers: Sequence[int]) -> str:
+    """``layer 3``, ``layers 0-11`` or, where others lie between, ``layers 3, 7, 11``."""
+    if len(layers) == 1:
+        return f"layer {layers[0]}"
+    if layers[-1] - layers[0] + 1 == len(layers):
+        return f"layers {layers[0]}-{layers[-1]}"
+    shown = ", ".join(map(str, layers[:3]))
+    return (
+        f"layers {shown}, … {layers[-1]}"
+        if len(layers) > 4
+        else f"layers {', '.join(map(str, layers))}"
+    )
+
+
 def group_text(group: LayerGroup, *, context: int) -> str:
     """One group for people."""
     from selfdraft.trt_plugins.cached_attention.contract import DEFAULT_SPREAD
 
     spec = group.spec
+    if spec is None:
+        return "gated delta net, recurrent state"
     if spec.selector == "all":
         return "dense"
     share = f" or {spec.budget_share:.1%}" if spec.budget_share else ""

@@ -22,7 +22,14 @@ def sparse_ops(manifest: Manifest) -> dict[int, CachedAttention]:
             "every layer of this bundle is dense, so there is no selection to audit",
             hint="export it with: selfdraft export CHECKPOINT -o BUNDLE --attention sparse",
         )
-    ops = layer_ops(manifest.model, manifest.attention, kv_dtype=manifest.precision.kv)
+    model = manifest.model
+    if model.delta is not None:
+        raise ConfigError(
+            f"{model.family} has layers with a recurrent state, whose rows cannot be computed anew "
+            "from a cache",
+            hint="compare texts with sparse and dense attention instead: selfdraft eval BUNDLE",
+        )
+    ops = layer_ops(model, manifest.attention, kv_dtype=manifest.precision.kv)
     return {layer: ops[layer] for layer in layers}
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from selfdraft.manifest import BLOCK_TOKENS, Manifest
+from selfdraft.recurrent import DELTA_BLOCK, STATE_LEN
 from selfdraft.runtime.backend import Backend, States
 from selfdraft.runtime.slot_cache import SlotCache
 from selfdraft.trt_plugins.cached_attention.contract import CachedAttention
@@ -64,6 +65,8 @@ def filled_cache(
     for prefix, op in _layers(manifest):
         own = {name: arrays[prefix.format(name)] for name in op.states}
         _fill_layer(op, own, random, length=length, spread=content.block_spread)
+    if STATE_LEN in arrays:
+        _fill_recurrent(arrays, random, length=length)
     backend.import_states(states, slot=slot, lengths=lengths, arrays=arrays)
     tokens = random.integers(manifest.model.vocab_size, size=length + 1)
     return SlotCache(
@@ -80,10 +83,23 @@ def _layers(manifest: Manifest) -> list[tuple[str, CachedAttention]]:
     """Pattern of the state names of each layer, and its op."""
     model, plan, kv = manifest.model, manifest.attention, manifest.precision.kv
     ops = layer_ops(model, plan, kv_dtype=kv)
-    layers = [(f"backbone.{{}}_{index}", op) for index, op in enumerate(ops)]
+    layers = [
+        (f"backbone.{{}}_{index}", op)
+        for index, op in zip(model.attention_layers, ops, strict=True)
+    ]
     if model.mtp:
         layers.append(("mtp.{}_0", mtp_op(model, plan, kv_dtype=kv)))
     return layers
+
+
+def _fill_recurrent(
+    arrays: Mapping[str, NDArray[Any]], random: np.random.Generator, *, length: int
+) -> None:
+    """States of gated delta nets as they might be at ``length`` tokens; zeros count as gates."""
+    for name, array in arrays.items():
+        if name.startswith(("backbone.recurrent_", "backbone.conv_rows_")):
+            array[...] = CENTRE * random.standard_normal(array.shape)
+    arrays[STATE_LEN][...] = length // DELTA_BLOCK * DELTA_BLOCK
 
 
 def _fill_layer(

@@ -32,6 +32,9 @@ class StepTensors:
     ``attend`` stands for the op where a step sees other rows than a cache holds (training alone).
     """
 
+    replay_rows: Tensor | None = None
+    """``[B]`` rows of the logs before ``past_len``; hybrid models only."""
+
     def __init__(
         self,
         past_len: Tensor,

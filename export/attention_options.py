@@ -101,6 +101,10 @@ class AttentionOptions:
         return plan
 
     def _checked(self, spec: ModelSpec, layers: tuple[AttentionSpec, ...]) -> AttentionPlan:
+        # A gated delta net selects nothing.
+        layers = tuple(
+            AttentionSpec() if spec.is_delta(index) else layer for index, layer in enumerate(layers)
+        )
         plan = AttentionPlan(layers=layers, mtp=self._mtp() if spec.mtp else None)
         layer_ops(spec, plan)  # refuses what no body implements
         if spec.mtp:

@@ -15,7 +15,7 @@ from selfdraft.errors import ConfigError
 from selfdraft.export.checkpoint import Checkpoint
 from selfdraft.export.families import read_model
 from selfdraft.export.layerwise import bare_head
-from selfdraft.export.modules import DecoderLayer
+from selfdraft.export.modules import layer_module
 from selfdraft.export.safetensors_file import StoredTensor, read_header
 from selfdraft.export.stored_matrix import stored_values
 from selfdraft.export.weight_plan import (
@@ -28,7 +28,7 @@ from selfdraft.export.weight_plan import (
 )
 from selfdraft.export.weight_reader import PARTS, Array, CheckpointReader, WeightReader
 from selfdraft.manifest import Manifest, ModelSpec
-from selfdraft.trt_plugins.cached_attention.from_manifest import layer_ops
+from selfdraft.trt_plugins.gated_delta_rule.from_manifest import backbone_ops
 
 NORMS = ("hidden_norm", "embedding_norm", "final_norm", "input_norm", "post_norm")
 TYPES = {"F32": "<f4", "F16": "<f2", "U16": "<u2", "U8": "u1", "I8": "i1", "I64": "<i8"}
@@ -89,7 +89,7 @@ def matrix_shape(spec: ModelSpec, name: str) -> tuple[int, ...]:
     with torch.device("meta"):
         if name.startswith("mtp."):
             return bare_head(spec).get_parameter(name.removeprefix("mtp.")).shape
-        layer = DecoderLayer(spec, layer_ops(spec, None)[0])
+        layer = layer_module(spec, backbone_ops(spec, None)[int(name.split(".")[2])])
     return layer.get_parameter(name.split(".", 3)[3]).shape
 
 

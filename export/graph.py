@@ -43,13 +43,17 @@ from selfdraft.manifest import (
     TargetName,
     TensorSpec,
 )
+from selfdraft.recurrent import STATE_LEN
 from selfdraft.trt_plugins.cached_attention.contract import BLOCKS_READ, CachedAttention, KvDtype
-from selfdraft.trt_plugins.cached_attention.from_manifest import layer_ops, mtp_op
+from selfdraft.trt_plugins.cached_attention.from_manifest import mtp_op
+from selfdraft.trt_plugins.gated_delta_rule.contract import GatedDeltaRule
+from selfdraft.trt_plugins.gated_delta_rule.from_manifest import LayerOp, backbone_ops
 
 log = logging.getLogger(__name__)
 
 DTYPES = {"fp32": "float32", "fp16": "float16"}
 STEP_INPUTS = ("past_len", "row_count", "attend_all")
+StateForm = tuple[StateKind, str, tuple[Dim, ...]]
 GRAPH_PARAMETERS = {"backbone": "backbone.", "mtp": "mtp."}
 
 
@@ -116,17 +120,17 @@ def build_graphs(
 
 def graph_ops(
     name: str, spec: ModelSpec, attention: AttentionPlan | None, *, kv_dtype: KvDtype
-) -> tuple[CachedAttention, ...]:
-    """The attention op of every layer of one graph."""
+) -> tuple[LayerOp, ...]:
+    """The op of every layer of one graph."""
     if name == "backbone":
-        return layer_ops(spec, attention, kv_dtype=kv_dtype)
+        return backbone_ops(spec, attention, kv_dtype=kv_dtype)
     return (mtp_op(spec, attention, kv_dtype=kv_dtype),)
 
 
 def graph_spec(
     name: str,
     spec: ModelSpec,
-    ops: Sequence[CachedAttention],
+    ops: Sequence[LayerOp],
     *,
     candidates: int,
     engine: Target = TARGETS["cpu"],
@@ -162,7 +166,7 @@ def graph_spec(
             TensorSpec(name="hidden_out", dtype=plain, shape=("batch", "logit_rows", hidden)),
             TensorSpec(name="draft_ids", dtype="int64", shape=("batch", "logit_rows")),
         ]
-    sparse = sum(op.selector != "all" for op in ops)
+    sparse = sum(isinstance(op, CachedAttention) and op.selector != "all" for op in ops)
     counters = [TensorSpec(name=BLOCKS_READ, dtype="int64", shape=(sparse,))] if sparse else []
     return GraphSpec(
         file=f"{name}.onnx",
@@ -173,25 +177,19 @@ def graph_spec(
     )
 
 
-def _states(name: str, ops: Sequence[CachedAttention], engine: Target) -> Iterator[StateSpec]:
-    for layer, op in enumerate(ops):
-        # The kernels read a (block, head) in one piece; the CPU's body a head.
-        scales: tuple[Dim, ...] = (
-            ("batch", "blocks", op.num_kv_heads, op.block)
-            if engine.has_plugins
-            else ("batch", op.num_kv_heads, "capacity")
+def _states(name: str, ops: Sequence[LayerOp], engine: Target) -> Iterator[StateSpec]:
+    if any(isinstance(op, GatedDeltaRule) for op in ops):
+        yield StateSpec(
+            name=STATE_LEN,
+            kind="recurrent",
+            dtype="int64",
+            shape=("batch", 1),
+            input="state_len",
+            output="state_len_out",
+            aliased=True,
         )
-        cache: tuple[Dim, ...] = (*scales, op.head_dim)
-        blocks: tuple[Dim, ...] = ("batch", op.num_kv_heads, "blocks")
-        plain = DTYPES[engine.plain]
-        cache_dtype = "int8" if op.kv_dtype == "int8" else plain
-        forms: dict[str, tuple[StateKind, str, tuple[Dim, ...]]] = {
-            "k_cache": ("kv", cache_dtype, cache),
-            "v_cache": ("kv", cache_dtype, cache),
-            "k_scale": ("kv", "float16", scales),
-            "v_scale": ("kv", "float16", scales),
-            "summary": ("summary", "float16", (*blocks, op.summary_vectors, op.head_dim)),
-        }
+    for layer, op in enumerate(ops):
+        forms = _delta_forms(op) if isinstance(op, GatedDeltaRule) else _cache_forms(op, engine)
         for state in op.states:
             kind, dtype, shape = forms[state]
             yield StateSpec(
@@ -205,19 +203,52 @@ def _states(name: str, ops: Sequence[CachedAttention], engine: Target) -> Iterat
             )
 
 
+def _delta_forms(op: GatedDeltaRule) -> dict[str, StateForm]:
+    kinds: dict[str, StateKind] = {"conv_rows": "conv"}
+    return {
+        name: (kinds.get(name, "recurrent"), "float32", ("batch", *shape))
+        for name, shape in op.state_shapes.items()
+    }
+
+
+def _cache_forms(op: CachedAttention, engine: Target) -> dict[str, StateForm]:
+    # The kernels read a (block, head) in one piece; the CPU's body a head.
+    scales: tuple[Dim, ...] = (
+        ("batch", "blocks", op.num_kv_heads, op.block)
+        if engine.has_plugins
+        else ("batch", op.num_kv_heads, "capacity")
+    )
+    cache: tuple[Dim, ...] = (*scales, op.head_dim)
+    blocks: tuple[Dim, ...] = ("batch", op.num_kv_heads, "blocks")
+    plain = DTYPES[engine.plain]
+    cache_dtype = "int8" if op.kv_dtype == "int8" else plain
+    return {
+        "k_cache": ("kv", cache_dtype, cache),
+        "v_cache": ("kv", cache_dtype, cache),
+        "k_scale": ("kv", "float16", scales),
+        "v_scale": ("kv", "float16", scales),
+        "summary": ("summary", "float16", (*blocks, op.summary_vectors, op.head_dim)),
+    }
+
+
 def build_module(
-    name: str, spec: ModelSpec, ops: Sequence[CachedAttention], *, candidates: int
+    name: str, spec: ModelSpec, ops: Sequence[LayerOp], *, candidates: int
 ) -> torch.nn.Module:
     """The torch module behind graph ``name``, weights not filled in."""
     module: torch.nn.Module = (
         Backbone(spec, ops, candidates=candidates)
         if name == "backbone"
-        else MtpHead(spec, ops[0], candidates=candidates)
+        else MtpHead(spec, _attention(ops[0]), candidates=candidates)
     )
     return module.eval()
 
 
-def _meta_module(name: str, spec: ModelSpec, ops: Sequence[CachedAttention]) -> torch.nn.Module:
+def _attention(op: LayerOp) -> CachedAttention:
+    assert isinstance(op, CachedAttention), "an MTP head's layer attends"
+    return op
+
+
+def _meta_module(name: str, spec: ModelSpec, ops: Sequence[LayerOp]) -> torch.nn.Module:
     """The module with parameters that have no storage; buffers are real."""
     with torch.device("meta"):
         return build_module(name, spec, ops, candidates=1)
@@ -232,7 +263,7 @@ def _trace(
     name: str,
     spec: ModelSpec,
     graph: GraphSpec,
-    ops: Sequence[CachedAttention],
+    ops: Sequence[LayerOp],
     *,
     candidates: int,
     engine: Target,

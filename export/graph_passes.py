@@ -8,6 +8,7 @@ from typing import Any
 import onnx_ir as ir
 import onnx_ir.passes.common as passes
 
+from selfdraft.export.delta_bodies import add_delta_bodies
 from selfdraft.export.ort_fusions import fuse_skip_norms
 from selfdraft.export.plugin_nodes import replace_matmul
 from selfdraft.trt_plugins.cached_attention.contract import CachedAttention
@@ -54,8 +55,9 @@ def inline_and_merge(model: ir.Model, *, opset: int, exact_rows: bool) -> None:
     ``exact_rows``: no kernels that round one row otherwise than several.
     """
     calls = _add_bodies(model, opset=opset, exact_rows=exact_rows)
+    delta_rows = add_delta_bodies(model, opset=opset)
     passes.InlinePass()(model)
-    _share_sizes(model, calls)
+    _share_sizes(model, calls, delta_rows)
     merge(model)
     fuse_skip_norms(model)
 
@@ -85,19 +87,21 @@ def merge(model: ir.Model) -> None:
     passes.ClearMetadataAndDocStringPass()(model)
 
 
-def _share_sizes(model: ir.Model, calls: list[tuple[ir.Value, ir.Value]]) -> None:
+def _share_sizes(
+    model: ir.Model, calls: list[tuple[ir.Value, ir.Value]], delta_rows: list[ir.Value]
+) -> None:
     """Read the row count from ``input_ids`` and the capacity from the first cache alone.
 
     All calls of a graph agree on both, but only the exporter knows: with one source for them
     everything that the bodies derive from sizes and lengths merges into one copy.
     """
     input_ids = next(value for value in model.graph.inputs if value.name == "input_ids")
-    shared = (input_ids, calls[0][1])
-    for call in calls:
-        for value, source in zip(call, shared, strict=True):
-            for node, index in list(value.uses()):
-                if node.op_type == "Shape" and value is not source:
-                    node.replace_input_with(index, source)
+    pairs = [(query, input_ids) for query, _ in calls]
+    pairs += [(cache, calls[0][1]) for _, cache in calls]
+    for value, source in [*pairs, *((rows, input_ids) for rows in delta_rows)]:
+        for node, index in list(value.uses()):
+            if node.op_type == "Shape" and value is not source:
+                node.replace_input_with(index, source)
 
 
 def _add_bodies(

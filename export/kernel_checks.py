@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from selfdraft.export.config import not_supported
 from selfdraft.export.options import ExportOptions
 from selfdraft.manifest import AttentionPlan, ModelSpec, capacity_for
 from selfdraft.trt_plugins.cached_attention.from_manifest import layer_ops, mtp_op
@@ -14,6 +15,11 @@ def check_board(
     """Raise ``ConfigError`` where the target has kernels and one of them does not serve a layer."""
     if not options.engine.has_plugins:
         return
+    if spec.delta is not None:
+        raise not_supported(
+            f"the recurrent state of {spec.family} on {options.engine.name}, which has no kernel for it,",
+            hint="export it with --target cpu",
+        )
     ops = set(layer_ops(spec, attention, kv_dtype=options.kv))
     if spec.mtp is not None:
         ops.add(mtp_op(spec, attention, kv_dtype=options.kv))

@@ -14,10 +14,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from selfdraft.export.attention_op import StepTensors
-from selfdraft.export.modules import DecoderLayer, Matrix, MtpHead, Rotary, rms_norm
+from selfdraft.export.layer_parts import Matrix, rms_norm
+from selfdraft.export.modules import MtpHead, Rotary, layer_module
 from selfdraft.export.weight_reader import EmbeddingReader, WeightReader
 from selfdraft.manifest import ModelSpec, Tap
-from selfdraft.trt_plugins.cached_attention.from_manifest import layer_ops, mtp_op
+from selfdraft.trt_plugins.cached_attention.from_manifest import mtp_op
+from selfdraft.trt_plugins.gated_delta_rule.contract import GatedDeltaRule
+from selfdraft.trt_plugins.gated_delta_rule.from_manifest import LayerOp, backbone_ops
 
 OnInput = Callable[[str, Tensor], None]
 """Called with the name of a matrix and what it multiplies ``[..., in]``."""
@@ -74,8 +77,8 @@ def run_layers(
     table, local = embedding_of(embedding, ids)
     x = nn.functional.embedding(local, table)
     at_once = max(1, ROWS_AT_ONCE // ids.shape[1])
-    for index, op in enumerate(layer_ops(spec, None)):
-        layer = DecoderLayer(spec, op)
+    for index, op in enumerate(backbone_ops(spec, None)):
+        layer = layer_module(spec, op)
         fill_module(layer, reader, f"backbone.layers.{index}.", on_input)
         layer = layer.to(device)
         for first in range(0, len(ids), at_once):
@@ -83,7 +86,7 @@ def run_layers(
             with torch.no_grad(), torch.device(device):
                 step, capacity = whole_step(*ids[part].shape)
                 angles = Rotary(spec).to(device)(step.past_len, ids.shape[1])
-                state = empty_cache(spec, len(ids[part]), capacity)
+                state = empty_state(op, len(ids[part]), capacity)
                 x[part] = layer(x[part].to(device), angles, step, state)[0].cpu()
         if on_layer:
             on_layer(index + 1, spec.num_layers)
@@ -195,10 +198,19 @@ def embedding_of(embedding: EmbeddingReader, ids: Ids) -> tuple[Tensor, Tensor]:
 def whole_step(batch: int, rows: int) -> tuple[StepTensors, int]:
     """A step over whole sequences, and the cache slots that it needs."""
     ones = torch.ones(batch, dtype=torch.int64)
-    return StepTensors(ones * 0, ones * rows, ones), rows
+    step = StepTensors(ones * 0, ones * rows, ones)
+    step.replay_rows = ones * 0
+    return step, rows
+
+
+def empty_state(op: LayerOp, batch: int, capacity: int) -> list[Tensor]:
+    """Zeroed states of one layer."""
+    if isinstance(op, GatedDeltaRule):
+        return [torch.zeros(batch, *shape) for shape in op.state_shapes.values()]
+    shape = (batch, op.num_kv_heads, capacity, op.head_dim)
+    return [torch.zeros(shape), torch.zeros(shape)]
 
 
 def empty_cache(spec: ModelSpec, batch: int, capacity: int) -> list[Tensor]:
-    """Keys and values of one layer."""
-    shape = (batch, spec.num_kv_heads, capacity, spec.head_dim)
-    return [torch.zeros(shape), torch.zeros(shape)]
+    """Keys and values of one layer that attends."""
+    return empty_state(mtp_op(spec, None), batch, capacity)

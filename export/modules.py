@@ -14,34 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from selfdraft.export.attention_op import Attended, StepTensors, cached_attention
+from selfdraft.export.delta_layer import DeltaLayer, moved_state_len, replay_rows
+from selfdraft.export.layer_parts import LayerEnd, Matrix, rms_norm, vector
 from selfdraft.manifest import ModelSpec
 from selfdraft.trt_plugins.cached_attention.contract import CachedAttention
-
-
-class Matrix(nn.Module):
-    """``x @ weight (+ bias)`` in the type of ``weight [in, out]``."""
-
-    def __init__(self, rows: int, columns: int, *, bias: bool = False) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(rows, columns), requires_grad=False)
-        self.bias = nn.Parameter(torch.empty(columns), requires_grad=False) if bias else None
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = torch.matmul(x.to(self.weight.dtype), self.weight)
-        return y if self.bias is None else y + self.bias.to(y.dtype)
-
-
-def _vector(size: int) -> nn.Parameter:
-    return nn.Parameter(torch.empty(size), requires_grad=False)
-
-
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """``x * w / sqrt(mean(x²) + eps)`` over the last axis, fp32.
-
-    Written as pow, mean, sqrt, div: the form that ONNX Runtime fuses into one kernel.
-    """
-    x = x.float()
-    return x / torch.sqrt(x.pow(2).mean(-1, keepdim=True) + eps) * weight
+from selfdraft.trt_plugins.gated_delta_rule.contract import GatedDeltaRule
+from selfdraft.trt_plugins.gated_delta_rule.from_manifest import LayerOp
 
 
 def rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -78,48 +56,50 @@ class Rotary(nn.Module):
         )
 
 
-class DecoderLayer(nn.Module):
+class DecoderLayer(LayerEnd):
     """Pre-norm attention and gated MLP, both with a residual."""
 
     def __init__(self, spec: ModelSpec, op: CachedAttention) -> None:
-        super().__init__()
-        self.spec, self.op = spec, op
-        width = spec.head_dim
-        q_size, kv_size = spec.num_heads * width, spec.num_kv_heads * width
-        self.input_norm, self.post_norm = _vector(spec.hidden_size), _vector(spec.hidden_size)
-        self.qkv = Matrix(spec.hidden_size, q_size + 2 * kv_size, bias=spec.qkv_bias)
+        super().__init__(spec, spec.num_heads * spec.head_dim)
+        self.op = op
+        kv_size = spec.num_kv_heads * spec.head_dim
+        self.qkv = Matrix(spec.hidden_size, spec.query_size + 2 * kv_size, bias=spec.qkv_bias)
         if spec.qk_norm:
-            self.q_norm, self.k_norm = _vector(width), _vector(width)
-        self.o = Matrix(q_size, spec.hidden_size)
-        self.gate_up = Matrix(spec.hidden_size, 2 * spec.intermediate_size)
-        self.down = Matrix(spec.intermediate_size, spec.hidden_size)
-        if spec.sandwich_norm:
-            self.attention_out_norm = _vector(spec.hidden_size)
-            self.mlp_out_norm = _vector(spec.hidden_size)
+            self.q_norm, self.k_norm = vector(spec.head_dim), vector(spec.head_dim)
 
     def forward(
         self, x: Tensor, angles: tuple[Tensor, Tensor], step: StepTensors, state: list[Tensor]
     ) -> Attended:
-        eps = self.spec.rms_norm_eps
-        normed = rms_norm(x, self.input_norm, eps)
-        attended, state, read = self._attend(normed, angles, step, state)
-        added = self.o(attended)
-        if self.spec.sandwich_norm:
-            added = rms_norm(added, self.attention_out_norm, eps)
-        x = x + added.float()
-        gate, up = self.gate_up(rms_norm(x, self.post_norm, eps)).float().chunk(2, dim=-1)
-        added = self.down(gate * torch.sigmoid(gate) * up)
-        if self.spec.sandwich_norm:
-            added = rms_norm(added, self.mlp_out_norm, eps)
-        return x + added.float(), state, read
+        normed = rms_norm(x, self.input_norm, self.spec.rms_norm_eps)
+        projected = self.qkv(normed)
+        gate: Tensor | None = None
+        if self.spec.attention_gate:
+            projected, gate = self._without_gate(projected)
+        attended, state, read = self._attend(projected, angles, step, state)
+        if gate is not None:
+            attended = attended * torch.sigmoid(gate.float()).to(attended.dtype)
+        return self.finish(x, attended), state, read
+
+    def _without_gate(self, projected: Tensor) -> tuple[Tensor, Tensor]:
+        """Columns q, k, v and the gate ``[B, n, Hq d]``, which lies behind each head's query."""
+        spec, (batch, rows, size) = self.spec, projected.shape
+        both, kv = torch.split(projected, [spec.query_size, size - spec.query_size], dim=-1)
+        both = both.reshape(batch, rows, spec.num_heads, 2 * spec.head_dim)
+        q, gate = both.chunk(2, dim=-1)
+        q, gate = (part.reshape(batch, rows, spec.query_size // 2) for part in (q, gate))
+        return torch.cat([q, kv], dim=-1), gate
 
     def _attend(
-        self, x: Tensor, angles: tuple[Tensor, Tensor], step: StepTensors, state: list[Tensor]
+        self,
+        projected: Tensor,
+        angles: tuple[Tensor, Tensor],
+        step: StepTensors,
+        state: list[Tensor],
     ) -> Attended:
         spec = self.spec
-        batch, rows = x.shape[0], x.shape[1]
+        batch, rows = projected.shape[0], projected.shape[1]
         num_all = spec.num_heads + 2 * spec.num_kv_heads
-        heads = self.qkv(x).reshape(batch, rows, num_all, spec.head_dim)
+        heads = projected.reshape(batch, rows, num_all, spec.head_dim)
         # Queries and keys are rotated together, in fp32: they share the angles.
         if spec.qk_norm:
             q, k, v = torch.split(heads, [spec.num_heads, *[spec.num_kv_heads] * 2], dim=2)
@@ -133,6 +113,13 @@ class DecoderLayer(nn.Module):
         q, k = torch.split(rotated, [spec.num_heads, spec.num_kv_heads], dim=2)
         q, k, v = (part.reshape(batch, rows, -1) for part in (q, k, v))
         return cached_attention(self.op, q, k, v, state, step)
+
+
+def layer_module(spec: ModelSpec, op: LayerOp) -> DecoderLayer | DeltaLayer:
+    """The module of one backbone layer."""
+    if isinstance(op, GatedDeltaRule):
+        return DeltaLayer(spec, op)
+    return DecoderLayer(spec, op)
 
 
 def half_matrices(module: nn.Module) -> nn.Module:
@@ -167,12 +154,12 @@ class Backbone(nn.Module):
     plain: torch.dtype = torch.float32
     """Of hidden states and logits."""
 
-    def __init__(self, spec: ModelSpec, ops: Sequence[CachedAttention], *, candidates: int) -> None:
+    def __init__(self, spec: ModelSpec, ops: Sequence[LayerOp], *, candidates: int) -> None:
         super().__init__()
         self.spec, self.ops = spec, tuple(ops)
         self.candidates = min(candidates, spec.vocab_size)
-        self.layers = nn.ModuleList(DecoderLayer(spec, op) for op in ops)
-        self.norm = _vector(spec.hidden_size)
+        self.layers = nn.ModuleList(layer_module(spec, op) for op in ops)
+        self.norm = vector(spec.hidden_size)
         self.rotary = Rotary(spec)
         self.lm_head = None if spec.tied_head else Matrix(spec.hidden_size, spec.vocab_size)
 
@@ -189,8 +176,11 @@ class Backbone(nn.Module):
     ) -> tuple[Tensor, ...]:
         x = look_up(input_ids, embedding, embedding_scale)
         angles = self.rotary(past_len, input_ids.shape[1])
-        step = StepTensors(past_len, row_count, attend_all)
-        updated: list[Tensor] = []
+        step, updated = StepTensors(past_len, row_count, attend_all), list[Tensor]()
+        if self.spec.delta is not None:
+            # The one reader of state_len, whose new value may take its place at once.
+            step.replay_rows = replay_rows(states[0], past_len)
+            updated.append(moved_state_len(step))
         counters: list[Tensor] = []
         for layer, op in zip(self.layers, self.ops, strict=True):
             first = len(updated)
@@ -224,8 +214,8 @@ class MtpHead(nn.Module):
         assert spec.mtp is not None
         self.spec, self.wiring = spec, spec.mtp
         width = spec.hidden_size
-        self.hidden_norm, self.embedding_norm = _vector(width), _vector(width)
-        self.final_norm = _vector(width)
+        self.hidden_norm, self.embedding_norm = vector(width), vector(width)
+        self.final_norm = vector(width)
         self.proj = Matrix(2 * width, width)
         self.layer = DecoderLayer(spec, op)
         self.rotary = Rotary(spec, offset=int(spec.mtp.position == "next"))

@@ -23,6 +23,8 @@ EMBEDDING = "embedding"
 LM_HEAD = "lm_head.weight"
 DRAFT_HEAD = "mtp.draft_head.weight"
 DRAFT_IDS = "mtp.draft_ids"
+GATES = ".gates.weight"
+"""Write strength and decay of a gated delta net: a few columns, which errors add up in."""
 HALF_TYPES = ("fp16", "bf16")
 """16-bit storage; on the CPU what is stored so is multiplied in fp32."""
 INT8_BLOCK = 128
@@ -114,6 +116,8 @@ class WeightTypes:
             return self.draft_head
         if target in (LM_HEAD, DRAFT_HEAD):
             return self.lm_head or self.weights
+        if target.endswith(GATES) and self.weights not in HALF_TYPES:
+            return self.plain
         return (self.mtp or self.weights) if target.startswith("mtp.") else self.weights
 
     def table(self, *, tied: bool) -> TableType:

@@ -87,7 +87,7 @@ class DecodeLoop:
         least_rows = checked("step_rows", step_rows, 1, 1, MAX_STEP_ROWS)
         self._states = backend.allocate(batch=batch, capacity=capacity_for(self.context_length))
         assert self._states.capacity >= self.context_length + RESERVE_SLOTS
-        self._slots = SlotTable(batch)
+        self._slots = SlotTable(batch, recurrent=backend.manifest.model.delta is not None)
         self._ranges = SlotRanges(backend, self._states)
         self._store = SlotStore(
             backend, self._states, self._slots, drafting=self.drafts > 0, prompts_differ=differ
@@ -317,7 +317,7 @@ class DecodeLoop:
                 if self._drafting and self._slots.live[slot]:
                     self._drafting.joined(slot, chunk.taps)
         except BaseException:
-            self.cancel(slot)
+            self._cancel_all([slot])
             raise
         run.prefill_s += self._clock() - started
         return events
@@ -375,6 +375,7 @@ class DecodeLoop:
         """After an error: a slot left live halfway would decode from a wrong state, or stay busy."""
         for slot in slots:
             self.cancel(slot)
+            self._slots.lose_state(slot)
 
     def _check_slot(self, slot: int) -> None:
         if not 0 <= slot < self.batch:

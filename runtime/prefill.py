@@ -169,6 +169,7 @@ class Prefill:
         )
         output = self._backend.run_backbone(span.states, step, arrays.input_ids)
         for slot, part in running.items():
+            slots.note_pass(slot, part.num_rows)
             slots.cached[slot] += part.num_rows
             slots.attend_all[slot] = part.attend_all
             if part.prompt:

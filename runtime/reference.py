@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from selfdraft.errors import BundleError, ConfigError
-from selfdraft.manifest import Manifest
+from selfdraft.manifest import Manifest, ModelSpec
+from selfdraft.recurrent import STATE_LEN, state_length
 from selfdraft.runtime.backend import (
     BackboneOutput,
     DeviceTensor,
@@ -23,11 +24,20 @@ from selfdraft.runtime.backend import (
 from selfdraft.runtime.bundle import open_bundle
 from selfdraft.runtime.candidates import top_candidates
 from selfdraft.runtime.embedding import table_values
-from selfdraft.runtime.numpy_layers import Array, DecoderLayer, rms_norm, rotation
+from selfdraft.runtime.numpy_layers import (
+    Array,
+    DecoderLayer,
+    DeltaLayer,
+    LayerStep,
+    rms_norm,
+    rotation,
+)
 from selfdraft.runtime.slot_cache import used_part, write_parts
 from selfdraft.runtime.weights import DRAFT_IDS, checked_weights, load_tensors
-from selfdraft.trt_plugins.cached_attention.from_manifest import layer_ops, mtp_op
-from selfdraft.trt_plugins.cached_attention.states import STATE_DIMS, LayerStates, empty_states
+from selfdraft.trt_plugins.cached_attention.from_manifest import mtp_op
+from selfdraft.trt_plugins.cached_attention.states import STATE_DIMS, LayerStates
+from selfdraft.trt_plugins.gated_delta_rule.contract import GatedDeltaRule
+from selfdraft.trt_plugins.gated_delta_rule.from_manifest import LayerOp, backbone_ops
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +48,14 @@ class ReferenceStates:
     capacity: int
     backbone: tuple[LayerStates, ...]
     mtp: LayerStates | None
+    state_len: IntArray | None
+    """``[B, 1]`` tokens inside the recurrent states of a hybrid model."""
 
     @property
     def num_bytes(self) -> int:
         layers = [*self.backbone, *([self.mtp] if self.mtp else [])]
-        return sum(array.nbytes for states in layers for array in states.values())
+        size = sum(array.nbytes for states in layers for array in states.values())
+        return size + (0 if self.state_len is None else self.state_len.nbytes)
 
 
 class ReferenceBackend:
@@ -70,9 +83,9 @@ class ReferenceBackend:
         self._weights = checked_weights(model, weights)
         self._head = self._embedding.T if model.tied_head else self._weights["lm_head.weight"]
         kv_dtype = manifest.precision.kv
-        ops = layer_ops(model, manifest.attention, kv_dtype=kv_dtype)
+        ops = backbone_ops(model, manifest.attention, kv_dtype=kv_dtype)
         self._layers = [
-            DecoderLayer(model, op, self._weights, prefix=f"backbone.layers.{index}")
+            _layer(model, op, self._weights, prefix=f"backbone.layers.{index}")
             for index, op in enumerate(ops)
         ]
         self._mtp_layer = None
@@ -98,15 +111,14 @@ class ReferenceBackend:
 
     def allocate(self, *, batch: int, capacity: int) -> ReferenceStates:
         """Zeroed states; fp32 caches are held as fp64."""
-
-        def zeroed(layer: DecoderLayer) -> LayerStates:
-            return empty_states(layer.op, batch=batch, capacity=capacity, fp32_as=np.float64)
-
+        sizes = {"batch": batch, "capacity": capacity}
+        hybrid = self._manifest.model.delta is not None
         return ReferenceStates(
             batch=batch,
             capacity=capacity,
-            backbone=tuple(zeroed(layer) for layer in self._layers),
-            mtp=zeroed(self._mtp_layer) if self._mtp_layer else None,
+            backbone=tuple(layer.empty_states(**sizes) for layer in self._layers),
+            mtp=self._mtp_layer.empty_states(**sizes) if self._mtp_layer else None,
+            state_len=np.zeros((batch, 1), dtype=np.int64) if hybrid else None,
         )
 
     def narrow(self, states: ReferenceStates, *, first: int, count: int) -> ReferenceStates:
@@ -120,6 +132,7 @@ class ReferenceBackend:
             capacity=states.capacity,
             backbone=tuple(part(layer) for layer in states.backbone),
             mtp=part(states.mtp) if states.mtp else None,
+            state_len=None if states.state_len is None else states.state_len[first : first + count],
         )
 
     def run_backbone(
@@ -128,9 +141,11 @@ class ReferenceBackend:
         """One pass over ``input_ids [B, n]``."""
         model = self._manifest.model
         rotary = rotation(model, step.past_len, input_ids.shape[1])
+        replay = None if states.state_len is None else _advance(states.state_len, step)
+        layer_step = LayerStep(step=step, rotary=rotary, replay_rows=replay)
         x: Array = self._embedding[input_ids]  # [B, n, H]
         for layer, own in zip(self._layers, states.backbone, strict=True):
-            x = layer(x, own, step, rotary)
+            x = layer(x, own, layer_step)
         normed = rms_norm(x, self._weights["backbone.norm"], model.rms_norm_eps)
         logits = _rows(normed, step.row_index) @ self._head  # [B, m, V]
         top_values, top_ids = top_candidates(logits, self._manifest.limits.candidates)
@@ -157,7 +172,7 @@ class ReferenceBackend:
         offset = int(mtp.position == "next")
         rotary = rotation(self._manifest.model, step.past_len + offset, input_ids.shape[1])
         joined = self._mtp_input(step.past_len, input_ids, hidden)
-        z = self._mtp_layer(joined, states.mtp, step, rotary)
+        z = self._mtp_layer(joined, states.mtp, LayerStep(step=step, rotary=rotary))
         z = _rows(z, step.row_index)  # [B, m, H]
         normed = self._norm(z, "mtp.final_norm")
         top_values, top_ids = self._draft_candidates(normed)
@@ -187,13 +202,16 @@ class ReferenceBackend:
         """Views of one slot's states by name, cut to ``lengths`` (tokens, by graph)."""
         layers = [("backbone", index, own) for index, own in enumerate(states.backbone)]
         layers += [("mtp", 0, states.mtp)] if states.mtp else []
-        return {
+        parts = {
             f"{graph}.{name}_{index}": used_part(
-                array, STATE_DIMS[name], slot=slot, length=lengths[graph]
+                array, STATE_DIMS.get(name, ("batch",)), slot=slot, length=lengths[graph]
             )
             for graph, index, own in layers
             for name, array in own.items()
         }
+        if states.state_len is not None:
+            parts[STATE_LEN] = states.state_len[slot]
+        return parts
 
     def import_states(
         self,
@@ -231,6 +249,22 @@ class ReferenceBackend:
 
     def _norm(self, x: Array, name: str) -> Array:
         return rms_norm(x, self._weights[name], self._manifest.model.rms_norm_eps)
+
+
+def _layer(
+    model: ModelSpec, op: LayerOp, weights: Mapping[str, NDArray[Any]], *, prefix: str
+) -> DecoderLayer | DeltaLayer:
+    if isinstance(op, GatedDeltaRule):
+        return DeltaLayer(model, op, weights, prefix=prefix)
+    return DecoderLayer(model, op, weights, prefix=prefix)
+
+
+def _advance(state_len: IntArray, step: Step) -> IntArray:
+    """Rows to replay ``[B]``; ``state_len [B, 1]`` moves on to what it is after the step."""
+    replay = np.where(step.past_len > 0, step.past_len - state_len[:, 0], 0)
+    for slot in np.flatnonzero(step.row_count).tolist():
+        state_len[slot] = state_length(int(step.past_len[slot]), int(step.row_count[slot]))
+    return np.asarray(replay)
 
 
 def _rows(x: Array, row_index: IntArray) -> Array:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from selfdraft.errors import BundleError, ConfigError, ResourceError
 from selfdraft.manifest import Manifest
+from selfdraft.recurrent import DELTA_BLOCK, LOG_ROWS, STATE_LEN
 from selfdraft.runtime.slot_cache import PrefillAttention, SlotCache
 from selfdraft.strict import closest_hint
 
@@ -87,3 +88,17 @@ def check_states(found: Mapping[str, NDArray[Any]], wanted: Mapping[str, NDArray
                 f"{array.dtype} {list(array.shape)}",
                 hint=_ANEW,
             )
+
+
+def saved_state_len(cache: SlotCache) -> int:
+    """Tokens inside the recurrent states of a saved cache; 0 without any. Raises ``BundleError``."""
+    found = cache.arrays.get(STATE_LEN)
+    if found is None:
+        return 0
+    length = int(found[0])
+    if length % DELTA_BLOCK or not 0 <= length <= cache.cached <= length + LOG_ROWS:
+        raise BundleError(
+            f"the saved cache has {cache.cached} rows and recurrent states of {length} tokens",
+            hint=_ANEW,
+        )
+    return length

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from selfdraft.runtime.backend import Backend, States
 from selfdraft.runtime.slot_cache import PrefillAttention, SlotCache
-from selfdraft.runtime.slot_checks import Capabilities, check_fits, check_states
+from selfdraft.runtime.slot_checks import Capabilities, check_fits, check_states, saved_state_len
 from selfdraft.runtime.slots import SlotTable
 
 
@@ -63,6 +63,7 @@ class SlotStore:
         check_fits(cache, loop)
         wanted = self._backend.export_states(self._states, slot=slot, lengths=cache.lengths)
         check_states(cache.arrays, wanted)
+        saved_state_len(cache)
 
     def put_in(self, slot: int, cache: SlotCache) -> None:
         """Let ``slot`` hold ``cache``."""
@@ -74,14 +75,17 @@ class SlotStore:
         slots.cached[slot] = cache.cached
         slots.drafter_cached[slot] = cache.drafter_cached
         slots.prompt_rows[slot] = cache.prompt_rows
+        if slots.state_len is not None:
+            slots.state_len[slot] = saved_state_len(cache)
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
         """Let ``target`` hold what ``source`` has in its caches of its first ``length`` tokens.
 
-        The token behind them comes along: the last row of the MTP cache depends on it.
+        The token behind them comes along: the last row of the MTP cache depends on it. Where the
+        recurrent states of ``source`` are further on, ``target`` gets none of its rows.
         """
         slots = self._slots
-        cached = min(slots.cached[source], length)
+        cached = slots.reachable(source, min(slots.cached[source], length))
         lengths = {"backbone": cached, "mtp": min(slots.drafter_cached[source], cached)}
         arrays = self._backend.export_states(self._states, slot=source, lengths=lengths)
         slots.rewind(target, (), drafting=False)  # should the copy fail, it holds nothing
@@ -90,3 +94,5 @@ class SlotStore:
         slots.cached[target] = cached
         slots.drafter_cached[target] = lengths["mtp"]
         slots.prompt_rows[target] = min(slots.prompt_rows[source], cached)
+        if slots.state_len is not None:
+            slots.state_len[target] = slots.state_len[source] if cached else 0

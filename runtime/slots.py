@@ -6,7 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from selfdraft.recurrent import state_length
 from selfdraft.runtime.backend import IntArray, Step
+
+UNKNOWN_LEN = 2**62
+"""Of recurrent states that must not be used: every length is shorter."""
 
 
 class SlotTable:
@@ -16,7 +20,8 @@ class SlotTable:
     no cache yet. ``drafter_cached[b]`` counts rows of the MTP cache; its row p holds token p + 1.
     """
 
-    def __init__(self, batch: int) -> None:
+    def __init__(self, batch: int, *, recurrent: bool = False) -> None:
+        """``recurrent``: the model has states that cannot be cut back to any length."""
         self.tokens: list[list[int]] = [[] for _ in range(batch)]
         # Lists, not arrays: right after an engine pass every NumPy call costs some 10 µs.
         self.cached = [0] * batch
@@ -27,10 +32,26 @@ class SlotTable:
         """1 where the newest rows belong to a prompt."""
         self.prompt_rows = [0] * batch
         """Leading rows that a prefill computed; those behind it come from decode steps."""
+        self.state_len: list[int] | None = [0] * batch if recurrent else None
+        """Tokens inside the recurrent states: no shorter length can be gone back to."""
 
     @property
     def batch(self) -> int:
         return len(self.tokens)
+
+    def note_pass(self, slot: int, num_rows: int) -> None:
+        """The target has run ``num_rows`` rows behind the ``cached`` ones of a slot."""
+        if self.state_len is not None:
+            self.state_len[slot] = state_length(self.cached[slot], num_rows)
+
+    def reachable(self, slot: int, length: int) -> int:
+        """``length`` where the states of ``slot`` can be gone back to it, else 0."""
+        return length if self.state_len is None or length >= self.state_len[slot] else 0
+
+    def lose_state(self, slot: int) -> None:
+        """A pass broke off: some layers' states may have moved on, so that none can be used."""
+        if self.state_len is not None:
+            self.state_len[slot] = UNKNOWN_LEN
 
     def truncate(self, slot: int, length: int) -> None:
         """Let ``slot`` hold its first ``length`` tokens; the last one is in no cache."""
@@ -52,6 +73,7 @@ class SlotTable:
         Returns the number of leading tokens whose rows stay. The last token is always computed
         again, for its logits. When drafting, both caches go back to one length: a row of the MTP
         cache depends on the token after it, and needs the hidden state of its own position.
+        Where that lies before the recurrent states, nothing is kept.
         """
         kept, drafter_kept = self._kept(slot, tokens, drafting, num_prompt)
         # Lengths first: a cache may hold less than the tokens, never more.
@@ -78,7 +100,7 @@ class SlotTable:
             kept = min(kept, drafter_kept)
         if num_prompt is not None and num_prompt != self.prompt_rows[slot]:
             kept = min(kept, self.prompt_rows[slot], num_prompt)
-        return kept, drafter_kept
+        return self.reachable(slot, kept), drafter_kept
 
 
 class StepArrays:

@@ -53,6 +53,8 @@ class TargetPass:
             self._audit.run_dense(span, tuple(runs), [run.steps for run in runs.values()])
         arrays = self._fill(span, runs, drafts, max(num_rows, self._least_rows))
         output = self._backend.run_backbone(span.states, arrays.step, arrays.input_ids)
+        for slot in runs:
+            self._slots.note_pass(slot, int(arrays.step.row_count[slot - span.first]))
         self._record(arrays.step, runs, drafts, output)
         return output, arrays.input_ids.shape[1]
 

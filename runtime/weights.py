@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from selfdraft.bf16 import fp32_from_bf16
 from selfdraft.errors import BundleError, ConfigError
 from selfdraft.manifest import ModelSpec
+from selfdraft.trt_plugins.gated_delta_rule.from_manifest import delta_op
 from selfdraft.trt_plugins.int4_matmul.oracle import dense_weight
 from selfdraft.trt_plugins.int4_matmul.packing import matmul_of
 
@@ -29,7 +30,7 @@ def expected_shapes(model: ModelSpec) -> dict[str, Shape]:
     hidden, vocab = model.hidden_size, model.vocab_size
     shapes: dict[str, Shape] = {}
     for layer in range(model.num_layers):
-        shapes |= _layer_shapes(model, f"backbone.layers.{layer}")
+        shapes |= _backbone_layer_shapes(model, layer)
     shapes["backbone.norm"] = (hidden,)
     if not model.tied_head:
         shapes["lm_head.weight"] = (hidden, vocab)
@@ -44,16 +45,46 @@ def expected_shapes(model: ModelSpec) -> dict[str, Shape]:
     return shapes
 
 
-def _layer_shapes(model: ModelSpec, prefix: str) -> dict[str, Shape]:
-    hidden, head = model.hidden_size, model.head_dim
-    qkv = (model.num_heads + 2 * model.num_kv_heads) * head
-    shapes: dict[str, Shape] = {
+def _backbone_layer_shapes(model: ModelSpec, layer: int) -> dict[str, Shape]:
+    prefix = f"backbone.layers.{layer}"
+    if not model.is_delta(layer):
+        return _layer_shapes(model, prefix)
+    return {f"{prefix}.{name}": shape for name, shape in _delta_shapes(model).items()}
+
+
+def _delta_shapes(model: ModelSpec) -> dict[str, Shape]:
+    op, hidden = delta_op(model), model.hidden_size
+    assert op is not None
+    return {
+        **_shared_shapes(model),
+        "in_proj.weight": (hidden, op.channels + op.value_size),
+        "gates.weight": (hidden, 2 * op.num_value_heads),
+        "conv": (op.channels, op.taps),
+        "a_log": (op.num_value_heads,),
+        "dt_bias": (op.num_value_heads,),
+        "delta_norm": (op.value_dim,),
+        "o.weight": (op.value_size, hidden),
+    }
+
+
+def _shared_shapes(model: ModelSpec) -> dict[str, Shape]:
+    """Norms and MLP, which layers of both kinds have."""
+    hidden = model.hidden_size
+    return {
         "input_norm": (hidden,),
         "post_norm": (hidden,),
-        "qkv.weight": (hidden, qkv),
-        "o.weight": (model.num_heads * head, hidden),
         "gate_up.weight": (hidden, 2 * model.intermediate_size),
         "down.weight": (model.intermediate_size, hidden),
+    }
+
+
+def _layer_shapes(model: ModelSpec, prefix: str) -> dict[str, Shape]:
+    hidden, head = model.hidden_size, model.head_dim
+    qkv = model.query_size + 2 * model.num_kv_heads * head
+    shapes: dict[str, Shape] = {
+        **_shared_shapes(model),
+        "qkv.weight": (hidden, qkv),
+        "o.weight": (model.num_heads * head, hidden),
     }
     if model.qkv_bias:
         shapes["qkv.bias"] = (qkv,)
@@ -95,7 +126,7 @@ def load_layer(path: Path, model: ModelSpec, layer: int) -> dict[str, NDArray[An
             left = {name: file.get_tensor(name) for name in names}
     except (OSError, SafetensorError) as error:
         raise BundleError(f"{path} cannot be read: {error}", hint=_MEND) from None
-    shapes = _layer_shapes(model, prefix)
+    shapes = _backbone_layer_shapes(model, layer)
     return {name: _taken(left, name, shape) for name, shape in shapes.items()}
 
 

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from selfdraft.export.align.chain import chain_step
 from selfdraft.export.align.loss import IGNORED, backward, loss_by_parts
+from selfdraft.export.layer_parts import rms_norm
 from selfdraft.export.layerwise import Ids, bare_head, empty_cache, fill_module, whole_step
-from selfdraft.export.modules import MtpHead, rms_norm
+from selfdraft.export.modules import MtpHead
 from selfdraft.export.weight_plan import LM_HEAD
 from selfdraft.export.weight_reader import CheckpointReader
 from selfdraft.manifest import ModelSpec

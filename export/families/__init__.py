@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import difflib
 import re
+from dataclasses import replace
 
 from selfdraft.errors import ConfigError
 from selfdraft.export.checkpoint import Checkpoint, is_float
 from selfdraft.export.config import ConfigKeys, not_supported
+from selfdraft.export.families.backbone import backbone_rules, read_tied_head
 from selfdraft.export.families.base import Family, LayerStyle, ModelPlan, WeightRule
-from selfdraft.export.families.decoder import backbone_rules, read_tied_head
+from selfdraft.export.families.delta_net import read_delta
 from selfdraft.export.families.geometry import Geometry, read_geometry
 from selfdraft.export.families.glm4 import GLM4, GLM_OCR
 from selfdraft.export.families.llama import LLAMA
@@ -18,6 +20,7 @@ from selfdraft.export.families.minicpm import MINICPM, read_scalings, read_spars
 from selfdraft.export.families.mtp_layouts import MtpPlan, new_mtp, read_mtp
 from selfdraft.export.families.qwen2 import QWEN2
 from selfdraft.export.families.qwen3 import QWEN3
+from selfdraft.export.families.qwen3_5 import QWEN3_5
 from selfdraft.export.families.rope import head_order, read_rope, rotated_dims
 from selfdraft.manifest import DEFAULT_CONTEXT, ModelSpec, RopeSpec
 
@@ -31,9 +34,9 @@ __all__ = [
     "read_model",
 ]
 
-FAMILIES = (MIMO, QWEN2, QWEN3, LLAMA, MINICPM, GLM4, GLM_OCR)
-HYBRID = re.compile(r"Qwen3_5|Qwen3Next|qwen3_5|qwen3_next")
-"""Names of models whose gated delta net layers keep a recurrent state."""
+FAMILIES = (MIMO, QWEN2, QWEN3, QWEN3_5, LLAMA, MINICPM, GLM4, GLM_OCR)
+MIXED_EXPERTS = re.compile(r"Qwen3_5Moe|Qwen3Next|qwen3_5_moe|qwen3_next")
+"""Hybrid models whose MLPs are mixtures of experts."""
 IGNORED = {
     re.compile(r"(model\.(layers|mtp_layers)|mtp\.layers)\.\d+\.self_attn\.rotary_emb\.inv_freq"): (
         "rotary frequencies are computed from config.json"
@@ -56,7 +59,7 @@ def read_model(checkpoint: Checkpoint, *, context: int | None = None) -> ModelPl
     notes: list[str] = list(checkpoint.left_out.values())
     if "auto_map" in checkpoint.config:
         notes.append("the checkpoint brings its own code (auto_map): it is not run")
-    geometry = read_geometry(checkpoint, config, family)
+    geometry = _geometry(checkpoint, config, family)
     max_context = config.positive("max_position_embeddings") or family.max_position_embeddings
     rotated = rotated_dims(config, family, head_dim=geometry.head_dim)
     style = _style(config, family, geometry, rotated=rotated)
@@ -93,13 +96,21 @@ def head_plan(checkpoint: Checkpoint) -> MtpPlan:
     """
     config = ConfigKeys(checkpoint.config)
     family, _ = find_family(config)
-    geometry = read_geometry(checkpoint, config, family)
+    geometry = _geometry(checkpoint, config, family)
     rotated = rotated_dims(config, family, head_dim=geometry.head_dim)
     style = _style(config, family, geometry, rotated=rotated)
     tied = read_tied_head(checkpoint, config, {}, default=family.tied_default)
     plan = new_mtp(family.mtp_naming, geometry, style)
     _refuse_scaled_tap(style, tied=tied, mtp=plan)
     return plan
+
+
+def _geometry(checkpoint: Checkpoint, config: ConfigKeys, family: Family) -> Geometry:
+    geometry = read_geometry(checkpoint, config, family)
+    if not family.hybrid:
+        return geometry
+    delta = read_delta(checkpoint, config, num_layers=geometry.num_layers)
+    return replace(geometry, delta=delta)
 
 
 def _style(config: ConfigKeys, family: Family, geometry: Geometry, *, rotated: int) -> LayerStyle:
@@ -135,11 +146,10 @@ def find_family(config: ConfigKeys) -> tuple[Family, str]:
     if found in known:
         family = known[found]
         return family, found if key == "architectures" else family.architectures[0]
-    if HYBRID.match(found):
+    if MIXED_EXPERTS.match(found):
         raise not_supported(
-            f"{key} {found!r}, whose gated delta net layers keep a recurrent state,",
-            hint="rejected drafts cannot be rolled back there yet; use a model with attention in "
-            "every layer",
+            f"{key} {found!r}, whose MLPs are mixtures of experts,",
+            hint="use a dense model of its line, e.g. Qwen3.5-4B",
         )
     near = difflib.get_close_matches(found, known, n=1, cutoff=0.0)
     raise ConfigError(
@@ -160,7 +170,7 @@ def _refuse_other_arithmetic(config: ConfigKeys, family: Family) -> None:
             f"sliding window attention (sliding_window = {window})",
             hint="use a checkpoint with full attention in every layer",
         )
-    kinds = config.values.get("layer_types")
+    kinds = None if family.hybrid else config.values.get("layer_types")
     for kind in kinds if isinstance(kinds, list) else [kinds] if kinds is not None else []:
         if kind != "full_attention":
             raise not_supported(
@@ -236,6 +246,8 @@ def _spec(
         qkv_bias=geometry.qkv_bias,
         qk_norm=geometry.qk_norm,
         sandwich_norm=family.sandwich_norm,
+        attention_gate=geometry.attention_gate,
+        delta=geometry.delta,
         tied_head=tied,
         rope=rope,
         mtp=mtp.spec if mtp else None,

@@ -7,9 +7,10 @@ from typing import Literal
 
 from selfdraft.manifest import AttentionSpec, ModelSpec
 
-Layout = Literal["vector", "matrix", "table"]
+Layout = Literal["vector", "matrix", "table", "channels"]
 """How sources become a stored tensor: vectors are joined; matrices ``[out, in]`` are joined
-along out and stored transposed, ``[in, out]``; a table is stored as it is."""
+along out and stored transposed, ``[in, out]``; a table is stored as it is; filters of channels
+``[channels, 1, taps]`` as ``[channels, taps]``."""
 BiasRule = Literal["always", "by_tensors"]
 MtpNaming = Literal["mimo", "qwen", "deepseek"]
 RotaryForm = Literal["half", "interleaved"]
@@ -39,6 +40,8 @@ class WeightRule:
         """Shape of the target as stored."""
         joined = sum(shape[0] for shape in self.source_shapes)
         rest = self.source_shapes[0][1:]
+        if self.layout == "channels":
+            return (joined, rest[-1])
         return (*rest, joined) if self.layout == "matrix" else (joined, *rest)
 
 
@@ -75,6 +78,10 @@ class Family:
     """Default of ``partial_rotary_factor``; None: only 1 is known."""
     scalings: bool = False
     """The µP factors of MiniCPM: ``scale_emb``, ``scale_depth``, ``dim_model_base``."""
+    attention_gate: bool = False
+    """``q_proj`` makes, behind each head's query, a gate for that head's output."""
+    hybrid: bool = False
+    """Some layers are gated delta nets (``linear_attn``)."""
     sparse_config: bool = False
     """``sparse_config`` asks for block-sparse attention."""
 

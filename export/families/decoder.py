@@ -1,22 +1,25 @@
-"""Rules for the parts that all families share: decoder layer, embedding, norm and LM head."""
+"""Rules for a decoder layer that attends, as all families share it."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from selfdraft.errors import ConfigError
-from selfdraft.export.checkpoint import Checkpoint
-from selfdraft.export.config import ConfigKeys
-from selfdraft.export.families.base import LayerStyle, WeightRule
-from selfdraft.export.families.geometry import EMBEDDING, Geometry
-
-LM_HEAD = "lm_head.weight"
+from selfdraft.export.families.base import HeadOrder, LayerStyle, WeightRule
+from selfdraft.export.families.geometry import Geometry
 
 
 def layer_rules(
     target: str, prefix: str, geometry: Geometry, style: LayerStyle
 ) -> list[WeightRule]:
     """Rules of one decoder layer; ``target`` and ``prefix`` end with a dot."""
+    return [
+        *_attention_rules(target, prefix + "self_attn.", geometry, style),
+        *end_rules(target, prefix, geometry, style),
+    ]
+
+
+def end_rules(target: str, prefix: str, geometry: Geometry, style: LayerStyle) -> list[WeightRule]:
+    """Rules of a layer's norms and MLP."""
     norms = {"input_norm": "input_layernorm", "post_norm": "post_attention_layernorm"}
     if style.sandwich_norm:
         norms |= {"attention_out_norm": "post_self_attn_layernorm"}
@@ -26,7 +29,6 @@ def layer_rules(
             norm_rule(target + name, f"{prefix}{source}.weight", geometry.hidden_size, style)
             for name, source in norms.items()
         ),
-        *_attention_rules(target, prefix + "self_attn.", geometry, style),
         *_mlp_rules(target, prefix + "mlp.", geometry, style),
     ]
 
@@ -37,8 +39,8 @@ def _attention_rules(
     hidden = geometry.hidden_size
     queries = geometry.num_heads * geometry.head_dim
     keys = geometry.num_kv_heads * geometry.head_dim
-    qkv = {"q": queries, "k": keys, "v": keys}
-    orders = (style.head_order, style.head_order, None) if style.head_order else ()
+    qkv = {"q": (2 if geometry.attention_gate else 1) * queries, "k": keys, "v": keys}
+    orders = (_query_order(geometry, style), style.head_order, None) if style.head_order else ()
     joined = matrix_rule(
         target + "qkv.weight",
         {f"{prefix}{name}_proj.weight": (size, hidden) for name, size in qkv.items()},
@@ -58,8 +60,15 @@ def _attention_rules(
     if geometry.qk_norm:
         for name in ("q_norm", "k_norm"):
             rule = norm_rule(target + name, f"{prefix}{name}.weight", geometry.head_dim, style)
-            rules.append(replace(rule, head_orders=orders[:1]))
+            rules.append(replace(rule, head_orders=orders[1:2]))
     return rules
+
+
+def _query_order(geometry: Geometry, style: LayerStyle) -> HeadOrder | None:
+    """The order inside a head's query and the gate behind it, which is not rotated."""
+    if style.head_order is None or not geometry.attention_gate:
+        return style.head_order
+    return (*style.head_order, *range(geometry.head_dim, 2 * geometry.head_dim))
 
 
 def _mlp_rules(target: str, prefix: str, geometry: Geometry, style: LayerStyle) -> list[WeightRule]:
@@ -75,65 +84,6 @@ def _mlp_rules(target: str, prefix: str, geometry: Geometry, style: LayerStyle) 
         ),
         replace(down, factor=style.residual_factor),
     ]
-
-
-def backbone_rules(geometry: Geometry, style: LayerStyle, *, tied: bool) -> list[WeightRule]:
-    """Rules of embedding, layers, final norm and, unless ``tied``, LM head.
-
-    Factors on embedding and logits are folded in. A tied head shares the embedding's factor, so
-    what the logits need beside it goes into the final norm.
-    """
-    table = (geometry.vocab_size, geometry.hidden_size)
-    rules = [
-        WeightRule(
-            target="embedding",
-            sources=(EMBEDDING,),
-            layout="table",
-            source_shapes=(table,),
-            factor=style.embedding_factor,
-        )
-    ]
-    for i in range(geometry.num_layers):
-        rules += layer_rules(f"backbone.layers.{i}.", f"model.layers.{i}.", geometry, style)
-    norm = norm_rule("backbone.norm", "model.norm.weight", geometry.hidden_size, style)
-    if tied:
-        rules.append(replace(norm, factor=style.logit_factor / style.embedding_factor))
-    else:
-        rules += [norm, replace(matrix_rule(LM_HEAD, {LM_HEAD: table}), factor=style.logit_factor)]
-    return rules
-
-
-def read_tied_head(
-    checkpoint: Checkpoint, config: ConfigKeys, ignored: dict[str, str], *, default: bool
-) -> bool:
-    """Whether the LM head is the embedding table; a redundant copy is added to ``ignored``.
-
-    ``default`` counts where config.json has no ``tie_word_embeddings``. Raises ``ConfigError``
-    where key and tensors disagree.
-    """
-    said = config.flag("tie_word_embeddings")
-    tied = default if said is None else said
-    if LM_HEAD not in checkpoint.tensors:
-        if not tied:
-            raise ConfigError(
-                f"tensor {LM_HEAD!r} is missing and config.json does not tie the embeddings",
-                hint="fetch the complete checkpoint; if the head is meant to be the embedding "
-                "table, set tie_word_embeddings to true in config.json",
-            )
-        return True
-    if not tied:
-        return False
-    if not checkpoint.equal(LM_HEAD, EMBEDDING):
-        where = (
-            "config.json says" if said else "config.json has no tie_word_embeddings, which means"
-        )
-        raise ConfigError(
-            f"{where} tie_word_embeddings = true, but tensor {LM_HEAD!r} differs from "
-            f"{EMBEDDING!r}",
-            hint="set tie_word_embeddings to false in config.json if the head is its own",
-        )
-    ignored[LM_HEAD] = "a copy of the embedding table (tie_word_embeddings)"
-    return True
 
 
 def norm_rule(target: str, source: str, size: int, style: LayerStyle) -> WeightRule:

@@ -9,6 +9,7 @@ from selfdraft.errors import ConfigError
 from selfdraft.export.checkpoint import Checkpoint
 from selfdraft.export.config import ConfigKeys
 from selfdraft.export.families.base import Family
+from selfdraft.recurrent import DeltaSpec
 
 EMBEDDING = "model.embed_tokens.weight"
 LAYER = re.compile(r"model\.layers\.(\d+)\.")
@@ -30,6 +31,12 @@ class Geometry:
     intermediate_size: int
     qkv_bias: bool
     qk_norm: bool
+    attention_gate: bool = False
+    delta: DeltaSpec | None = None
+
+    def is_delta(self, layer: int) -> bool:
+        """Whether a backbone layer is a gated delta net."""
+        return self.delta is not None and layer in self.delta.layers
 
 
 def read_geometry(checkpoint: Checkpoint, config: ConfigKeys, family: Family) -> Geometry:
@@ -38,13 +45,18 @@ def read_geometry(checkpoint: Checkpoint, config: ConfigKeys, family: Family) ->
     _agree(config, "vocab_size", vocab, checkpoint, EMBEDDING)
     _agree(config, "hidden_size", hidden, checkpoint, EMBEDDING)
     num_layers = _count_layers(checkpoint, config)
-    first = "model.layers.0."
+    first = f"model.layers.{_attention_layer(checkpoint, family, num_layers)}."
     gate = first + ("mlp.gate_up_proj.weight" if family.fused_gate_up else "mlp.gate_proj.weight")
     intermediate = _matrix_shape(checkpoint, gate)[0] // (2 if family.fused_gate_up else 1)
     _agree(config, "intermediate_size", intermediate, checkpoint, gate)
-    head_dim = _head_dim(checkpoint, config, family, hidden)
-    heads = _heads(checkpoint, config, "q_proj", "num_attention_heads", head_dim)
-    kv_heads = _heads(checkpoint, config, "k_proj", "num_key_value_heads", head_dim)
+    head_dim = _head_dim(checkpoint, config, family, hidden, first=first)
+    gated = 2 if family.attention_gate else 1
+    heads = _heads(
+        checkpoint, config, f"{first}self_attn.q_proj", "num_attention_heads", gated * head_dim
+    )
+    kv_heads = _heads(
+        checkpoint, config, f"{first}self_attn.k_proj", "num_key_value_heads", head_dim
+    )
     if heads % kv_heads:
         raise ConfigError(
             f"{heads} query heads do not share {kv_heads} key heads evenly (head_dim {head_dim})",
@@ -58,8 +70,22 @@ def read_geometry(checkpoint: Checkpoint, config: ConfigKeys, family: Family) ->
         num_kv_heads=kv_heads,
         head_dim=head_dim,
         intermediate_size=intermediate,
-        qkv_bias=_qkv_bias(checkpoint, config, family),
+        qkv_bias=_qkv_bias(checkpoint, config, family, first=first),
         qk_norm=family.qk_norm,
+        attention_gate=family.attention_gate,
+    )
+
+
+def _attention_layer(checkpoint: Checkpoint, family: Family, num_layers: int) -> int:
+    """The first layer that attends: its tensors tell the sizes of heads."""
+    if not family.hybrid:
+        return 0
+    for layer in range(num_layers):
+        if f"model.layers.{layer}.self_attn.q_proj.weight" in checkpoint.tensors:
+            return layer
+    raise ConfigError(
+        f"none of {num_layers} layers has tensor 'self_attn.q_proj.weight'",
+        hint="fetch the complete checkpoint, with every shard",
     )
 
 
@@ -113,10 +139,12 @@ def _count_layers(checkpoint: Checkpoint, config: ConfigKeys) -> int:
     return count
 
 
-def _head_dim(checkpoint: Checkpoint, config: ConfigKeys, family: Family, hidden: int) -> int:
+def _head_dim(
+    checkpoint: Checkpoint, config: ConfigKeys, family: Family, hidden: int, *, first: str
+) -> int:
     said = config.positive("head_dim")
     if family.qk_norm:
-        norm = "model.layers.0.self_attn.q_norm.weight"
+        norm = f"{first}self_attn.q_norm.weight"
         shape = checkpoint.shape(norm)
         if len(shape) != 1 or shape[0] < 1 or (said is not None and said != shape[0]):
             raise clash("head_dim", said, norm, shape)
@@ -134,7 +162,7 @@ def _head_dim(checkpoint: Checkpoint, config: ConfigKeys, family: Family, hidden
 
 
 def _heads(checkpoint: Checkpoint, config: ConfigKeys, proj: str, key: str, head_dim: int) -> int:
-    tensor = f"model.layers.0.self_attn.{proj}.weight"
+    tensor = f"{proj}.weight"
     rows = _matrix_shape(checkpoint, tensor)[0]
     said = config.positive(key)
     if rows % head_dim or (said is not None and said * head_dim != rows):
@@ -142,10 +170,10 @@ def _heads(checkpoint: Checkpoint, config: ConfigKeys, proj: str, key: str, head
     return rows // head_dim
 
 
-def _qkv_bias(checkpoint: Checkpoint, config: ConfigKeys, family: Family) -> bool:
+def _qkv_bias(checkpoint: Checkpoint, config: ConfigKeys, family: Family, *, first: str) -> bool:
     if family.qkv_bias == "always":
         return True
-    bias = "model.layers.0.self_attn.q_proj.bias"
+    bias = f"{first}self_attn.q_proj.bias"
     present = bias in checkpoint.tensors
     said = config.flag("attention_bias")
     if said is not None and said != present:

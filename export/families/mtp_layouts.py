@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from selfdraft.errors import ConfigError
 from selfdraft.export.checkpoint import Checkpoint
 from selfdraft.export.config import ConfigKeys, not_supported
+from selfdraft.export.families.backbone import LM_HEAD
 from selfdraft.export.families.base import Family, LayerStyle, MtpNaming, WeightRule
-from selfdraft.export.families.decoder import LM_HEAD, layer_rules, matrix_rule, norm_rule
+from selfdraft.export.families.decoder import layer_rules, matrix_rule, norm_rule
 from selfdraft.export.families.geometry import EMBEDDING, MTP_LAYER, Geometry
 from selfdraft.manifest import Concat, MtpSpec, Tap
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from selfdraft.manifest import ModelSpec
+from selfdraft.recurrent import LOG_ROWS, DeltaSpec
 
 
 class Matrix(NamedTuple):
@@ -25,17 +26,23 @@ class Matrix(NamedTuple):
 class LinearAttention:
     """Layers with a recurrent state in place of a KV cache (Gated DeltaNet of Qwen3-Next).
 
-    The state is fp32 ``[value_heads, head_dim, head_dim]`` in each layer.
+    The state is fp32 ``[value_heads, head_dim, value_dim]`` in each layer, with a log of the newest
+    rows beside it (docs/gated_delta.md).
     """
 
     num_layers: int
     key_heads: int
     value_heads: int
     head_dim: int
+    """Of the keys."""
+    value_dim: int | None = None
+    """Of the values; None: as the keys'."""
+    taps: int = 4
+    """Inputs of the convolution."""
 
     def matrices(self, hidden: int) -> tuple[Matrix, ...]:
         """Projections of one layer: q, k, v, z joined; decay and gate; output."""
-        keys, values = self.key_heads * self.head_dim, self.value_heads * self.head_dim
+        keys, values = self.key_heads * self.head_dim, self.value_size
         return (
             Matrix(hidden, 2 * keys + 2 * values),
             Matrix(hidden, 2 * self.value_heads),
@@ -45,7 +52,19 @@ class LinearAttention:
     @property
     def state_bytes(self) -> int:
         """Recurrent state of all layers."""
-        return self.num_layers * self.value_heads * self.head_dim**2 * 4
+        return self.num_layers * self.value_size * self.head_dim * 4
+
+    @property
+    def log_bytes(self) -> int:
+        """Rows of all layers from which the states of accepted tokens are computed."""
+        channels = 2 * self.key_heads * self.head_dim + self.value_size
+        inputs = (self.taps - 1 + LOG_ROWS) * channels
+        return self.num_layers * (inputs + LOG_ROWS * 2 * self.value_heads) * 4
+
+    @property
+    def value_size(self) -> int:
+        """Columns of v."""
+        return self.value_heads * (self.value_dim or self.head_dim)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +171,19 @@ def geometry_from_spec(spec: ModelSpec, *, name: str) -> Geometry:
         tied_head=spec.tied_head,
         qkv_bias=spec.qkv_bias,
         qk_norm=spec.qk_norm,
+        gated_query=spec.attention_gate,
+        linear=_linear_attention(spec.delta) if spec.delta else None,
         mtp=spec.mtp is not None,
         draft_vocab_size=spec.mtp.draft_vocab_size if spec.mtp else None,
+    )
+
+
+def _linear_attention(delta: DeltaSpec) -> LinearAttention:
+    return LinearAttention(
+        num_layers=len(delta.layers),
+        key_heads=delta.num_key_heads,
+        value_heads=delta.num_value_heads,
+        head_dim=delta.key_dim,
+        value_dim=delta.value_dim,
+        taps=delta.taps,
     )

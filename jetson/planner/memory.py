@@ -141,7 +141,8 @@ def _state_parts(model: Model, workload: Workload) -> list[MemoryPart]:
             for kind, size in states.items()
         ]
     if model.geometry.linear:
-        size = workload.batch * model.geometry.linear.state_bytes
+        linear = model.geometry.linear
+        size = workload.batch * (linear.state_bytes + linear.log_bytes)
         kept.append(_part("recurrent", size, "exact", f"{workload.batch} sequences"))
     return kept
 

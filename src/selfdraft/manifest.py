@@ -15,6 +15,7 @@ from typing import Literal
 from selfdraft.baseline import Baseline
 from selfdraft.errors import BundleError
 from selfdraft.measured import Measured
+from selfdraft.recurrent import DeltaSpec
 from selfdraft.strict import StrictError, record_from_json
 
 SCHEMA_VERSION = 4
@@ -102,6 +103,11 @@ class ModelSpec:
     mtp: MtpSpec | None
     sandwich_norm: bool = False
     """RMSNorm on what attention and MLP give too, before it is added (GLM-4)."""
+    attention_gate: bool = False
+    """The query projection makes a gate beside each head; attention's output is multiplied with its
+    sigmoid (Qwen3.5)."""
+    delta: DeltaSpec | None = None
+    """Null: every layer attends."""
 
     def __post_init__(self) -> None:
         for name in _SIZES:
@@ -115,6 +121,24 @@ class ModelSpec:
             raise ValueError(
                 f"rope has {len(self.rope.inv_freq)} frequencies, head_dim {self.head_dim}"
             )
+        if self.delta is not None:
+            layers = self.delta.layers
+            if list(layers) != sorted(set(layers)) or not set(layers) < set(range(self.num_layers)):
+                raise ValueError(f"delta.layers is {list(layers)} of {self.num_layers} layers")
+
+    def is_delta(self, layer: int) -> bool:
+        """Whether a backbone layer keeps a recurrent state instead of a KV cache."""
+        return self.delta is not None and layer in self.delta.layers
+
+    @property
+    def attention_layers(self) -> tuple[int, ...]:
+        """Backbone layers that keep a KV cache."""
+        return tuple(layer for layer in range(self.num_layers) if not self.is_delta(layer))
+
+    @property
+    def query_size(self) -> int:
+        """Columns that the query projection makes, its gates included."""
+        return self.num_heads * self.head_dim * (2 if self.attention_gate else 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

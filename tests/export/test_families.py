@@ -94,13 +94,13 @@ def test_unknown_architecture_is_refused_with_the_nearest(tmp_path, config, name
 @pytest.mark.parametrize(
     "config",
     [
-        {"architectures": ["Qwen3_5ForConditionalGeneration"]},
+        {"architectures": ["Qwen3_5MoeForConditionalGeneration"]},
         {"architectures": ["Qwen3NextForCausalLM"]},
-        {"architectures": ..., "model_type": "qwen3_5_text"},
+        {"architectures": ..., "model_type": "qwen3_5_moe_text"},
     ],
 )
-def test_hybrid_model_is_refused_for_its_recurrent_state(tmp_path, config) -> None:
-    with refused("recurrent state", "not supported"):
+def test_hybrid_model_with_experts_is_refused_for_them(tmp_path, config) -> None:
+    with refused("mixtures of experts", "not supported"):
         plan_of(tmp_path, config=config)
 
 

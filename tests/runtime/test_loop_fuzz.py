@@ -16,6 +16,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from support.hybrid import right_now_and_then, tiny_hybrid
 from support.random_drafts import RandomDrafts
 
 from selfdraft.runtime.generation import generate
@@ -137,6 +138,43 @@ def test_any_order_of_operations_equals_plain_decoding(
 ) -> None:
     backend = copy_model.backend(tiny, noise=0.25, candidates=8)
     machine = type("Machine", (LoopMachine,), {"backend": backend, "temperature": temperature})
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=20,
+            deadline=None,
+            derandomize=True,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+
+class HybridMachine(LoopMachine):
+    """The same on a model with recurrent states; most drafts are right, so that chains are cut anywhere."""
+
+    @initialize(
+        drafts=st.integers(0, 4), changing=st.booleans(), chunk=st.sampled_from([1, 3, 7, 64])
+    )
+    def open_loop(self, drafts: int, changing: bool, chunk: int) -> None:
+        super().open_loop(drafts, changing, chunk)
+        if drafts:
+            right_now_and_then(self.loop, lambda slot: self.expected.get(slot, []))
+
+
+@pytest.mark.parametrize(
+    ("temperature", "examples"),
+    [
+        pytest.param(0.0, 10, id="greedy"),
+        pytest.param(0.0, 300, id="greedy long", marks=pytest.mark.slow),
+        pytest.param(1.0, 300, id="match long", marks=pytest.mark.slow),
+    ],
+)
+def test_any_order_of_operations_equals_plain_decoding_of_a_hybrid(
+    tiny: ModuleType, temperature: float, examples: int
+) -> None:
+    backend = tiny_hybrid(tiny, candidates=8)
+    machine = type("Machine", (HybridMachine,), {"backend": backend, "temperature": temperature})
     run_state_machine_as_test(
         machine,
         settings=settings(

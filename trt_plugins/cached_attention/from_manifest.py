@@ -9,12 +9,12 @@ from selfdraft.trt_plugins.cached_attention.contract import CachedAttention, KvD
 def layer_ops(
     spec: ModelSpec, plan: AttentionPlan | None, *, kv_dtype: KvDtype = "fp32"
 ) -> tuple[CachedAttention, ...]:
-    """One op for each backbone layer."""
+    """One op for each backbone layer that attends (``spec.attention_layers``)."""
     layers = plan.layers if plan else (AttentionSpec(),) * spec.num_layers
     assert len(layers) == spec.num_layers, (
         f"{len(layers)} attention specs, {spec.num_layers} layers"
     )
-    return tuple(_op(spec, layer, kv_dtype) for layer in layers)
+    return tuple(_op(spec, layers[layer], kv_dtype) for layer in spec.attention_layers)
 
 
 def mtp_op(

@@ -1,0 +1,198 @@
+"""Hybrid models in the loop: how far back a slot can go, and that nothing else tells of the drafts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from support.hybrid import right_now_and_then, tiny_hybrid
+
+from selfdraft.errors import BundleError
+from selfdraft.recurrent import STATE_LEN
+from selfdraft.runtime.beam_search import BeamOptions, beam_search
+from selfdraft.runtime.cache_file import load_cache, save_cache
+from selfdraft.runtime.generation import generate
+from selfdraft.runtime.loop import DecodeLoop
+from selfdraft.runtime.request import Request
+from selfdraft.runtime.sampling import SamplingParams
+
+PROMPT = tuple(np.random.default_rng(6).integers(1, 64, size=37).tolist())
+QUESTION = (5, 41, 7)
+
+
+@pytest.fixture(scope="module")
+def hybrid(tiny: ModuleType) -> Any:
+    """Two gated delta nets around one layer that attends."""
+    return tiny_hybrid(tiny, candidates=8)
+
+
+def plain(backend: Any, prompt: tuple[int, ...], count: int, temperature: float = 0.0) -> list[int]:
+    params = SamplingParams(temperature=temperature, seed=3)
+    made = generate(backend, prompt, params, max_tokens=count, drafts=0)
+    return [event.token for event in made]
+
+
+def turn(loop: DecodeLoop, prompt: tuple[int, ...], *, count: int = 12) -> Any:
+    loop.begin({0: Request(prompt_ids=prompt, max_tokens=count)})
+    while loop.active:
+        loop.step()
+    return loop.result(0)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_speculative_equals_plain_for_every_depth_and_chunk(hybrid, batch, temperature) -> None:
+    prompts = [PROMPT, PROMPT[:1], PROMPT[5:26]][:batch]
+    expected = [plain(hybrid, prompt, 20, temperature) for prompt in prompts]
+    params = SamplingParams(temperature=temperature, seed=3)
+    for drafts, chunk in ((1, 1), (2, 5), (3, 64), (4, 256), (8, 5)):
+        loop = DecodeLoop(hybrid, batch=batch, drafts=drafts, prefill_rows=min(chunk, 256))
+        told: list[list[int]] = [[] for _ in prompts]
+        right_now_and_then(loop, lambda slot, told=told: expected[slot][len(told[slot]) :])
+        requests = {
+            slot: Request(prompt_ids=prompt, sampling=params, max_tokens=20)
+            for slot, prompt in enumerate(prompts)
+        }
+        events = loop.begin(requests)
+        while True:
+            for event in events:
+                told[event.slot].append(event.token)
+            if not loop.active:
+                break
+            events = loop.step()
+        assert told == expected, f"K = {drafts}, chunks of {chunk}"
+        accepted = sum(sum(loop.result(slot).accepted) for slot in requests)
+        drafted = sum(sum(loop.result(slot).drafted) for slot in requests)
+        assert 0.2 < accepted / drafted < 0.9
+
+
+@pytest.mark.parametrize("drafts", [0, 2])
+def test_next_turn_keeps_what_came_before_it(hybrid, drafts) -> None:
+    loop = DecodeLoop(hybrid, drafts=drafts)
+    first = turn(loop, PROMPT)
+    prompt = (*PROMPT, *first.tokens, *QUESTION)
+    second = turn(loop, prompt)
+    assert second.reused_tokens >= len(PROMPT) + len(first.tokens) - 3
+    assert list(second.tokens) == plain(hybrid, prompt, 12)
+
+
+@pytest.mark.parametrize("drafts", [0, 2])
+@pytest.mark.parametrize("kept", [3, 20, 36])
+def test_prompt_that_branches_off_before_the_state_is_computed_from_its_start(
+    hybrid, drafts, kept
+) -> None:
+    loop = DecodeLoop(hybrid, drafts=drafts)
+    turn(loop, PROMPT)
+    prompt = (*PROMPT[:kept], *QUESTION)
+    result = turn(loop, prompt)
+    assert result.reused_tokens == 0
+    assert list(result.tokens) == plain(hybrid, prompt, 12)
+
+
+def test_prompt_that_ends_within_the_log_goes_on_from_it(hybrid) -> None:
+    loop = DecodeLoop(hybrid, drafts=0)
+    first = turn(loop, PROMPT, count=4)
+    prompt = (*PROMPT, *first.tokens[:1], 9)
+    second = turn(loop, prompt)
+    assert second.reused_tokens == len(prompt) - 1
+    assert list(second.tokens) == plain(hybrid, prompt, 12)
+
+
+@pytest.mark.parametrize("delivered", [2, 9])
+def test_cut_request_goes_on_as_if_it_had_never_run_further(hybrid, delivered) -> None:
+    loop = DecodeLoop(hybrid, batch=2, drafts=3)
+    expected = plain(hybrid, PROMPT, 20)
+    tokens = [e.token for e in loop.begin({0: Request(prompt_ids=PROMPT, max_tokens=20)})]
+    while len(tokens) < delivered:
+        tokens += [event.token for event in loop.step()]
+    loop.begin({1: Request(prompt_ids=PROMPT[:9], max_tokens=30)})
+    for _ in range(4):
+        loop.step()
+    loop.cut(0, delivered)
+    resumed = Request(
+        prompt_ids=PROMPT, resumed_token_ids=tuple(expected[:delivered]), max_tokens=20
+    )
+    told = [e.token for e in loop.begin({0: resumed}) if e.slot == 0]
+    while 0 in loop.active:
+        told += [event.token for event in loop.step() if event.slot == 0]
+    assert told[: 20 - delivered] == expected[delivered:]
+
+
+@pytest.mark.parametrize("drafts", [0, 2])
+@pytest.mark.parametrize("length", [6, 44])
+def test_prefix_of_another_slot_is_taken_over_where_its_states_reach(
+    hybrid, drafts, length
+) -> None:
+    loop = DecodeLoop(hybrid, batch=2, drafts=drafts)
+    first = turn(loop, PROMPT)
+    whole = (*PROMPT, *first.tokens)
+    loop.copy_prefix(0, 1, length)
+    prompt = (*whole[:length], *QUESTION)
+    loop.begin({1: Request(prompt_ids=prompt, max_tokens=12)})
+    while loop.active:
+        loop.step()
+    result = loop.result(1)
+    assert (result.reused_tokens > 0) == (length > 40)
+    assert list(result.tokens) == plain(hybrid, prompt, 12)
+    again = turn(loop, (*whole, *QUESTION))
+    assert list(again.tokens) == plain(hybrid, (*whole, *QUESTION), 12)
+
+
+@pytest.mark.parametrize("drafts", [0, 2])
+def test_saved_cache_goes_on_where_it_was(hybrid, tmp_path: Path, drafts) -> None:
+    loop = DecodeLoop(hybrid, drafts=drafts)
+    first = turn(loop, PROMPT)
+    save_cache(tmp_path / "c", loop.slot_cache(0), hybrid.manifest)
+    other = DecodeLoop(hybrid, drafts=drafts)
+    other.restore(0, load_cache(tmp_path / "c", hybrid.manifest).slot)
+    prompt = (*PROMPT, *first.tokens, *QUESTION)
+    here, there = turn(loop, prompt), turn(other, prompt)
+    assert there.tokens == here.tokens and there.reused_tokens == here.reused_tokens > 40
+    branched = (*PROMPT[:4], *QUESTION)
+    assert list(turn(other, branched).tokens) == plain(hybrid, branched, 12)
+
+
+def test_saved_cache_with_an_impossible_state_is_refused(hybrid, tmp_path: Path) -> None:
+    loop = DecodeLoop(hybrid, drafts=0)
+    turn(loop, PROMPT)
+    loop.slot_cache(0).arrays[STATE_LEN][...] = 8
+    with pytest.raises(BundleError, match="recurrent states of 8 tokens"):
+        loop.restore(0, loop.slot_cache(0))
+
+
+def test_states_of_a_pass_that_broke_off_are_not_used_again(hybrid, monkeypatch) -> None:
+    loop = DecodeLoop(hybrid, drafts=0)
+    turn(loop, PROMPT)
+    layer = hybrid._layers[2]
+    monkeypatch.setattr(type(layer), "finish", lambda *_: (_ for _ in ()).throw(MemoryError()))
+    with pytest.raises(MemoryError):
+        turn(loop, (*PROMPT, *loop.tokens(0)[len(PROMPT) :], *QUESTION))
+    monkeypatch.undo()
+    prompt = (*PROMPT, *QUESTION)
+    assert turn(loop, prompt).reused_tokens == 0
+    assert list(loop.result(0).tokens) == plain(hybrid, prompt, 12)
+
+
+def test_beams_that_fork_take_their_recurrent_states_along(hybrid) -> None:
+    options = BeamOptions(num_beams=3)
+    found = beam_search(hybrid, PROMPT, options, max_tokens=6)
+    for beam in found.beams:
+        states = hybrid.allocate(batch=1, capacity=128)
+        ids = np.array([[*PROMPT, *beam.tokens]])
+        assert beam.score == pytest.approx(score_of(hybrid, states, ids, len(beam.tokens)))
+
+
+def score_of(backend: Any, states: Any, ids: Any, count: int) -> float:
+    """Mean log-probability of the last ``count`` tokens, in one pass over all of them."""
+    from selfdraft.runtime.backend import Step
+
+    length = ids.shape[1]
+    one = np.ones(1, dtype=np.int64)
+    index = np.arange(length - count - 1, length - 1)[None]
+    step = Step(past_len=one * 0, row_count=one * length, attend_all=one, row_index=index)
+    rows = backend.run_backbone(states, step, ids).logits[0]
+    chances = rows - np.logaddexp.reduce(rows, axis=-1, keepdims=True)
+    return float(chances[np.arange(count), ids[0, -count:]].sum() / count)

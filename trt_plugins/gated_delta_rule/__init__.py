@@ -1,0 +1,1 @@
+"""``selfdraft::GatedDeltaRule``: linear attention with a recurrent state (docs/gated_delta.md)."""
