@@ -211,6 +211,6 @@ def test_promised_head_without_tensors_is_refused_and_its_absence_noted(tmp_path
 
 
 def test_boards_are_refused_for_want_of_a_kernel(tmp_path) -> None:
-    write_hybrid(tmp_path / "c")
+    write_hybrid(tmp_path / "c", changes={"hidden_size": 64})
     with refused("recurrent state", "orin-jp6"):
         export_bundle(tmp_path / "c", tmp_path / "b", ExportOptions(target="orin-jp6"))

@@ -65,9 +65,9 @@ def right_now_and_then(loop: Any, expected: Callable[[int], Sequence[int]], seed
     drafting, random = loop._drafting, np.random.default_rng(seed)
     propose = drafting.propose
 
-    def proposed(runs: Any) -> list[list[int]]:
-        drafts: list[list[int]] = propose(runs)
-        for slot, chain in enumerate(drafts):
+    def proposed(runs: Any, span: Any) -> dict[int, list[int]]:
+        drafts: dict[int, list[int]] = propose(runs, span)
+        for slot, chain in drafts.items():
             for link, token in enumerate(expected(slot)[: len(chain)]):
                 if random.random() < 0.75:
                     chain[link] = token
