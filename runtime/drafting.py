@@ -42,6 +42,8 @@ class Drafting:
         self._of_prompt = False
         """Whether some rows that wait are a prompt's: they attend in another way than a step's, so that
         the head must take them in before the target goes on."""
+        self._given_up: set[int] = set()
+        """Slots whose head does not keep up; it has a gap there until another request begins."""
         self._compared: dict[int, int] = {}
         self._plan = StepPlan(policy.most, True)
         self._width = slots.batch
@@ -61,6 +63,7 @@ class Drafting:
         """A request begins in ``slot``, whose newest rows and record are another one's."""
         self.hold()
         self._kept.drop(slot)
+        self._given_up.discard(slot)
         self._policy.begin(slot)
 
     def hold(self) -> None:
@@ -69,10 +72,12 @@ class Drafting:
         if newest is None or not any(self._slots.live):
             return
         if self._of_prompt:
-            self.head.catch_up(newest, [s for s in newest.span.slots if self._slots.live[s]])
+            live = [slot for slot in newest.span.slots if self._slots.live[slot]]
+            self.head.catch_up(newest, [slot for slot in live if slot not in self._given_up])
             self._of_prompt = False
         else:
-            self._kept.add(self._backend.to_host(newest.hidden), newest.span)
+            hidden = self._backend.to_host(newest.hidden)
+            self._kept.add(hidden, newest.span, without=self._given_up)
 
     def joined(self, slot: int, rows: TapRows) -> None:
         """The prompt of ``slot`` is computed, its ``rows`` newest; the first token is drawn.
@@ -133,6 +138,9 @@ class Drafting:
             return StepPlan(self._policy.when_drawn, True)
         plan = self._policy.plan(tuple(runs), width=self._width)
         assert plan.drafts <= self._policy.most
+        for slot in set(plan.given_up) - self._given_up:
+            self._given_up.add(slot)
+            self._kept.drop(slot)
         return plan
 
     def _drafts(
@@ -181,7 +189,11 @@ class Drafting:
     def _behind(self, slots: Iterable[int]) -> list[int]:
         """Those with rows that the head has not seen."""
         table = self._slots
-        return [slot for slot in slots if table.cached[slot] > table.drafter_cached[slot]]
+        return [
+            slot
+            for slot in slots
+            if table.cached[slot] > table.drafter_cached[slot] and slot not in self._given_up
+        ]
 
     def _is_full(self) -> bool:
         """So many rows wait that one pass could not take more of them."""

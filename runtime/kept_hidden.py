@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 
 from selfdraft.runtime.backend import FloatArray
@@ -29,13 +31,16 @@ class KeptHidden:
         """Rows of the slot that has the most."""
         return max(self._counts)
 
-    def add(self, hidden: FloatArray, span: SlotRange) -> None:
-        """Keep a step's committed rows: ``hidden [B, n, H]`` of ``span`` on the host, copied."""
+    def add(self, hidden: FloatArray, span: SlotRange, *, without: Collection[int] = ()) -> None:
+        """Keep a step's committed rows: ``hidden [B, n, H]`` of ``span`` on the host, copied.
+
+        ``without``: slots whose rows nobody will ask for.
+        """
         slots, rows = self._slots, self._room(hidden)
         for slot in span.slots:
             kept = self._counts[slot]
             new = slots.cached[slot] - slots.drafter_cached[slot] - kept
-            if slots.live[slot] and new > 0:
+            if slots.live[slot] and new > 0 and slot not in without:
                 rows[slot, kept : kept + new] = hidden[slot - span.first, :new]
                 self._counts[slot] = kept + new
 

@@ -93,6 +93,18 @@ class AcceptanceEstimate:
         chances = [after - before for before, after in pairwise(self.tokens())]
         return [after / before for before, after in pairwise([1.0, *chances])]
 
+    def gain(self, costs: Sequence[float]) -> float:
+        """What drafts would gain by plain decoding, by its speed, were the level of the text known.
+
+        ``costs``: seconds of a step with 0, 1, … drafts. No less than 0: where they lose there are none.
+        """
+        total = 0.0
+        for share, *chances in zip(self._belief, *self._passed, strict=True):
+            tokens = accumulate(chances)
+            best = max(count / cost for count, cost in zip(tokens, costs, strict=True))
+            total += share * (best * costs[0] - 1)
+        return total
+
     def tokens(self) -> list[float]:
         """Expected tokens of a step with 0, 1, … drafts: one, and each draft if all before it pass."""
         return list(accumulate(sum(map(mul, self._belief, chances)) for chances in self._passed))

@@ -28,6 +28,10 @@ LEAST_CHANCE = 0.04
 is not."""
 WAKE_MARGIN = 0.03
 """Drafts must promise so much more speed than plain decoding to end a rest: costs are known with some noise."""
+DEAR_KEEP_UP = 0.02
+"""Share of plain decoding that a resting head may cost to keep up: a row a token, of every slot."""
+LEAST_HOPE = 0.5
+"""Where it costs more, the head gives a request up from which drafts may gain less than this part of that."""
 POOLED_AFTER = 24
 """Verdicts of all requests together from which a new one begins with what they had."""
 
@@ -38,10 +42,19 @@ class JointCosts:
     Each width is corrected by its own steps.
     """
 
-    def __init__(self, measured: Mapping[int, Sequence[float]]) -> None:
-        """``measured``: seconds with 0, 1, … drafts, by width; 1 is among the widths, or one alone is."""
+    def __init__(
+        self,
+        measured: Mapping[int, Sequence[float]],
+        *,
+        keep_up: Mapping[int, float] | None = None,
+    ) -> None:
+        """``measured``: seconds with 0, 1, … drafts, by width; 1 is among the widths, or one alone is.
+
+        ``keep_up``: seconds a step, by the same widths, that a resting head takes to keep up; None: nothing.
+        """
         assert measured
         self._measured = {width: tuple(measured[width]) for width in sorted(measured)}
+        self._keep_up = dict(keep_up or dict.fromkeys(measured, 0.0))
         self._by_width: dict[int, StepCosts] = {}
 
     def of(self, width: int) -> StepCosts:
@@ -61,6 +74,11 @@ class JointCosts:
         """Whether drafts could ever gain enough, at any width."""
         return any(self.of(width).pays for width in self._measured)
 
+    def keep_up_share(self, width: int) -> float:
+        """What a resting head costs at so many slots, by a plain step, as both were measured."""
+        nearest = min(self._measured, key=lambda known: abs(known - width))
+        return self._keep_up[nearest] / self._measured[nearest][0]
+
     def _between(self, width: int) -> list[float]:
         if width in self._measured:
             return list(self._measured[width])
@@ -78,8 +96,10 @@ class JointDrafts:
 
     Every request has a belief of its own about its text (``AcceptanceEstimate``), which begins with what
     requests before it had. Where no number of drafts beats plain decoding the head rests, and catches up
-    every ``FIRST_WAIT`` to ``LONGEST_WAIT`` steps to compare its draft with what the target draws. Requests
-    that come or go change the tokens and the costs, and so the number.
+    every ``FIRST_WAIT`` to ``LONGEST_WAIT`` steps to compare its draft with what the target draws. Keeping up
+    takes a row of the head for every token, which many slots feel: there it gives up requests whose
+    verdicts leave little hope, and looks at the next ones. Requests that come or go change the tokens and the
+    costs, and so the number.
     """
 
     def __init__(
@@ -98,6 +118,9 @@ class JointDrafts:
         self._pooled = AcceptanceEstimate(costs.most, prior=prior)
         self._num_pooled = 0
         self._estimates: dict[int, AcceptanceEstimate] = {}
+        self._judged: set[int] = set()
+        """Slots that had a verdict since the head looked at what it gives up."""
+        self._given_up: set[int] = set()
         self._slots: tuple[int, ...] = ()
         self._width = 0
         self._drafts = 0
@@ -110,6 +133,8 @@ class JointDrafts:
     def begin(self, slot: int) -> None:
         prior = self._pooled.rates if self._num_pooled >= POOLED_AFTER else self._prior
         self._estimates[slot] = AcceptanceEstimate(self.most, prior=prior)
+        self._judged.discard(slot)
+        self._given_up.discard(slot)
 
     def plan(self, slots: Sequence[int], *, width: int) -> StepPlan:
         for slot in slots:
@@ -125,15 +150,16 @@ class JointDrafts:
         self._plain_due -= 1 if self._far else SELDOM
         if self._plain_due <= 0:
             self._plain_due = SELDOM * PLAIN_EVERY
-            return StepPlan(0, False)
-        depths = {slot: self._depth(self._estimates[slot]) for slot in slots}
-        return StepPlan(max(depths.values()), True, depths)
+            return StepPlan(0, False, given_up=self._given_up)
+        depths = {slot: self._depth(slot) for slot in slots}
+        return StepPlan(max(depths.values()), True, depths, self._given_up)
 
     def note_chain(self, slot: int, accepted: int, *, rejected: bool) -> None:
         if accepted or rejected:
             self._estimates[slot].note(accepted, rejected=rejected)
             self._pooled.note(accepted, rejected=rejected)
             self._num_pooled += 1
+            self._judged.add(slot)
             self._stale = True  # time alone is no reason for another number
 
     def note_step(self, drafts: int, seconds: float) -> None:
@@ -145,7 +171,11 @@ class JointDrafts:
     def speeds(self) -> list[float]:
         """Expected tokens a second of all slots with 0, 1, … drafts."""
         costs = self._costs.of(self._width)
-        tokens = [self._estimates[slot].tokens() for slot in self._slots]
+        nothing = [1.0] * (self.most + 1)
+        tokens = [
+            nothing if slot in self._given_up else self._estimates[slot].tokens()
+            for slot in self._slots
+        ]
         return [sum(column) / costs.of(k) for k, column in enumerate(zip(*tokens, strict=True))]
 
     def _choose(self) -> None:
@@ -160,14 +190,27 @@ class JointDrafts:
         self._far = speeds[self._drafts] > CLEAR_GAIN * speeds[0]
 
     def _rest(self) -> StepPlan:
+        if self._judged:
+            self._given_up.update(slot for slot in self._slots if self._is_hopeless(slot))
+            self._judged.clear()
         self._waited += 1
         if self._waited < self._wait:
-            return StepPlan(0, False)
+            return StepPlan(0, False, given_up=self._given_up)
         self._waited, self._wait = 0, min(2 * self._wait, LONGEST_WAIT)
-        return StepPlan(0, True)
+        return StepPlan(0, True, given_up=self._given_up)
 
-    def _depth(self, estimate: AcceptanceEstimate) -> int:
+    def _is_hopeless(self, slot: int) -> bool:
+        share = self._costs.keep_up_share(self._width)
+        if slot not in self._judged or share < DEAR_KEEP_UP:
+            return False
+        costs = self._costs.of(self._width)
+        seconds = [costs.of(drafts) for drafts in range(self.most + 1)]
+        return self._estimates[slot].gain(seconds) < LEAST_HOPE * share
+
+    def _depth(self, slot: int) -> int:
         """Drafts of one slot in a step of ``self._drafts``."""
-        tokens = estimate.tokens()
+        if slot in self._given_up:
+            return 0
+        tokens = self._estimates[slot].tokens()
         chances = [after - before for before, after in pairwise(tokens[: self._drafts + 1])]
         return max(sum(chance >= LEAST_CHANCE for chance in chances), 1)

@@ -11,6 +11,7 @@ from selfdraft.runtime.adaptive.costs import StepCosts
 from selfdraft.runtime.adaptive.joint import JointCosts, JointDrafts
 from selfdraft.runtime.adaptive.policy import AdaptiveDrafts
 from selfdraft.runtime.backend import Backend, States
+from selfdraft.runtime.kept_hidden import MOST_ROWS
 from selfdraft.runtime.slot_range import NarrowBackend
 from selfdraft.runtime.slots import StepArrays
 
@@ -56,6 +57,18 @@ def measure_costs(
     return StepCosts([passes[rows[0]].backbone_s, *drafting])
 
 
+def measure_keep_up(backend: Backend, *, batch: int, clock: Clock = time.perf_counter) -> float:
+    """Seconds a step that a resting head takes to keep up with ``batch`` slots: a row of each a step.
+
+    It catches up with so many rows at once as may wait.
+    """
+    states = backend.allocate(batch=batch, capacity=capacity_for(MEASURED_AT + MOST_ROWS))
+    passes = _Passes(backend, states, MOST_ROWS, clock, num_logit_rows=1)
+    for turn in range(REPEATS):
+        passes.run(counted=turn > 0)
+    return passes.head_s / MOST_ROWS
+
+
 def adaptive_drafts(
     backend: Backend, *, batch: int = 1, most: int = MOST_DRAFTS, least_rows: int = 1
 ) -> AdaptiveDrafts | None:
@@ -85,7 +98,8 @@ def joint_drafts(
         width: measure_costs(backend, batch=width, most=most, least_rows=least_rows).seconds
         for width in widths
     }
-    costs = JointCosts(measured)
+    keep_up = {width: measure_keep_up(backend, batch=width) for width in widths}
+    costs = JointCosts(measured, keep_up=keep_up)
     return JointDrafts(costs, prior=_prior(backend.manifest.baseline)) if costs.pays else None
 
 
@@ -99,13 +113,22 @@ def _prior(baseline: Baseline | None) -> list[float]:
 
 
 class _Passes:
-    """Both graphs over so many rows of each slot."""
+    """Both graphs over so many rows of each slot; ``num_logit_rows`` of the target's (None: all)."""
 
-    def __init__(self, backend: Backend, states: States, rows: int, clock: Clock) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        states: States,
+        rows: int,
+        clock: Clock,
+        *,
+        num_logit_rows: int | None = None,
+    ) -> None:
         self._backend, self._states, self._clock = backend, states, clock
         batch = states.batch
-        self._target = StepArrays(batch, num_rows=rows, num_logit_rows=rows)
-        self._target.step.row_index[:] = range(rows)
+        asked = num_logit_rows or rows
+        self._target = StepArrays(batch, num_rows=rows, num_logit_rows=asked)
+        self._target.step.row_index[:] = range(rows - asked, rows)
         self._head = StepArrays(batch, num_rows=rows, num_logit_rows=1)
         self._head.ask_last_rows([rows] * batch)
         for arrays in (self._target, self._head):

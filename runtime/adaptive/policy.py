@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from selfdraft.runtime.adaptive.acceptance import AcceptanceEstimate
@@ -28,6 +28,9 @@ class StepPlan(NamedTuple):
     """The head catches up with the target, which drafts need; without it, rows are kept for later."""
     depths: Mapping[int, int] | None = None
     """Drafts of single slots, where they differ; none is above ``drafts``."""
+
+    given_up: Collection[int] = ()
+    """Slots whose head keeps up no more, and drafts nothing, until another request begins there."""
 
     def depth_of(self, slot: int) -> int:
         """Drafts of ``slot``."""

@@ -9,6 +9,8 @@ import pytest
 from support.clocked_backend import Clock, ClockedBackend, Costs
 
 from selfdraft.runtime.adaptive.joint import JointCosts, JointDrafts
+from selfdraft.runtime.adaptive.measure import measure_keep_up
+from selfdraft.runtime.adaptive.policy import StepPlan
 from selfdraft.runtime.loop import DecodeLoop
 from selfdraft.runtime.request import Request
 
@@ -118,6 +120,59 @@ def test_a_new_request_begins_with_what_those_before_it_had() -> None:
         policy.note_chain(0, 0, rejected=True)
     policy.begin(0)
     assert policy.plan((0,), width=1).drafts == 0
+
+
+def resting(
+    keep_up: float, *, width: int = 4, steps: int = 200
+) -> tuple[JointDrafts, list[StepPlan]]:
+    """A policy on random text, and what it planned; every comparison is a miss."""
+    costs = {1: [1.0, 1.3], width: [1.0, 1.3]}
+    policy = JointDrafts(JointCosts(costs, keep_up={1: 0.001, width: keep_up}))
+    plans = []
+    for slot in range(width):
+        policy.begin(slot)
+    for _ in range(steps):
+        plan = policy.plan(tuple(range(width)), width=width)
+        for slot in range(width):
+            if (plan.drafts or plan.resync) and slot not in plan.given_up:
+                policy.note_chain(slot, 0, rejected=True)
+        policy.note_step(plan.drafts, 1.0 + 0.3 * plan.drafts)
+        plans.append(plan)
+    return policy, plans
+
+
+def test_head_that_costs_much_to_keep_up_gives_hopeless_requests_up() -> None:
+    policy, plans = resting(0.06)
+    assert set(plans[-1].given_up) == {0, 1, 2, 3} and plans[-1].drafts == 0
+    policy.begin(2)
+    assert set(policy.plan((0, 1, 2, 3), width=4).given_up) == {0, 1, 3}, (
+        "a new request is looked at"
+    )
+    policy.note_chain(2, 1, rejected=False)
+    for _ in range(8):
+        policy.note_chain(2, 1, rejected=False)
+    plan = policy.plan((0, 1, 2, 3), width=4)
+    assert plan.drafts == 0, "one slot of four does not pay for a pass of the head"
+    policy.begin(3)
+    for slot in (2, 3) * 8:
+        policy.note_chain(slot, 1, rejected=False)
+    plan = policy.plan((0, 1, 2, 3), width=4)
+    assert plan.drafts == 1 and plan.depth_of(0) == 0 and plan.depth_of(2) == 1
+
+
+def test_head_that_costs_little_keeps_up_for_good() -> None:
+    _, plans = resting(0.01)
+    assert not any(plan.given_up for plan in plans)
+    assert sum(plan.resync for plan in plans[-64:]) == 2
+
+
+def test_costs_of_keeping_up_are_measured(tiny: ModuleType) -> None:
+    clock = Clock()
+    backend: Any = WideBackend(tiny, clock, WIDE)
+    rows = 4 * 32
+    wanted = (WIDE.head + (rows - 1) * WIDE.head_row) / 32
+    # WIDE counts the rows of the first slot in its parent class.
+    assert measure_keep_up(backend, batch=4, clock=clock) == pytest.approx(wanted)
 
 
 def test_costs_between_measured_widths_lie_between() -> None:

@@ -31,22 +31,25 @@ QUICK, ALL, ALL_SPARSE = 24, 500, 60
 
 
 class RandomDepths:
-    """Any number of drafts for each slot of each step; rests among them."""
+    """Any number of drafts for each slot of each step; rests among them, and requests given up."""
 
     when_drawn = 1
 
     def __init__(self, most: int, seed: int) -> None:
         self.most, self.clock = most, time.perf_counter
         self._random = random.Random(seed)
+        self._given_up: set[int] = set()
 
     def begin(self, slot: int) -> None:
-        pass
+        self._given_up.discard(slot)
 
     def plan(self, slots: Sequence[int], *, width: int) -> StepPlan:
+        if self._random.random() < 0.05:
+            self._given_up.add(self._random.choice(slots))
         if self._random.random() < 0.4:
-            return StepPlan(0, self._random.random() < 0.2)
+            return StepPlan(0, self._random.random() < 0.2, given_up=self._given_up)
         depths = {slot: self._random.randint(0, self.most) for slot in slots}
-        return StepPlan(max(depths.values()), True, depths)
+        return StepPlan(max(depths.values()), True, depths, self._given_up)
 
     def note_chain(self, slot: int, accepted: int, *, rejected: bool) -> None:
         pass
