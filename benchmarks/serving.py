@@ -4,7 +4,7 @@
 
 One loop of each kind with as many slots as the largest concurrency; so many requests run in it together,
 through the scheduler. Counted are the tokens of decode steps from the moment when all streams run until
-the first one ends. Kinds take turns in one process: plain, speculation with the random head (nothing is
+the first one ends. Kinds take turns in one process, eight steps each: plain, speculation with the random head (nothing is
 accepted: the number of drafts must go to none), and speculation at a forced acceptance (synthetic).
 """
 
@@ -33,6 +33,7 @@ FORCED = (0.87, 0.75, 0.6, 0.5)
 SCALING, SCALING_AT = 2.5, 4
 """Plain throughput wanted at so many slots, by that of one."""
 NEAR_PLAIN = 0.97
+BLOCK = 8
 KINDS = ("plain", "random head", "forced")
 Rounds = list[float]
 """Tokens a second, by round."""
@@ -52,12 +53,16 @@ class Contender:
             context_length=args.length + args.tokens + 16,
             forced_acceptance=FORCED if kind == "forced" else None,
         )
+        self._scheduler: Scheduler | None = None
         self._random = np.random.default_rng(0)
         self._vocab = backend.manifest.model.vocab_size
 
-    def throughput(self, concurrency: int, *, length: int, tokens: int) -> float:
-        """Tokens a second while ``concurrency`` streams run."""
-        scheduler = Scheduler(self._loop, ServingOptions(target_gap_ms=60_000))
+    def start(self, concurrency: int, *, length: int, tokens: int) -> None:
+        """Let ``concurrency`` streams run; whatever ran before ends."""
+        if self._scheduler is not None:
+            list(self._scheduler.cancel_all())
+        self._scheduler = scheduler = Scheduler(self._loop, ServingOptions(target_gap_ms=60_000))
+        self._concurrency, self._tokens, self._seconds = concurrency, 0, 0.0
         for _ in range(concurrency):
             prompt = self._random.integers(self._vocab, size=length).tolist()
             request = Request(
@@ -69,12 +74,26 @@ class Contender:
             scheduler.submit(request, on_event=lambda _event: None)
         while len(self._loop.active) < concurrency:
             list(scheduler.step())
-        count, start, last = 0, time.perf_counter(), 0.0
-        while len(self._loop.active) == concurrency:
-            found = sum(isinstance(event, TokenEvent) for _, event in scheduler.step())
-            count, last = count + found, time.perf_counter()
-        scheduler.cancel_all()
-        return count / (last - start)
+
+    @property
+    def running(self) -> bool:
+        """Whether all streams still run."""
+        return len(self._loop.active) == self._concurrency
+
+    def advance(self, steps: int) -> None:
+        """So many steps, while all streams run."""
+        assert self._scheduler is not None
+        start = time.perf_counter()
+        for _ in range(steps):
+            if self.running:
+                found = list(self._scheduler.step())
+                self._tokens += sum(isinstance(event, TokenEvent) for _, event in found)
+        self._seconds += time.perf_counter() - start
+
+    @property
+    def throughput(self) -> float:
+        """Tokens a second since the start."""
+        return self._tokens / self._seconds
 
 
 def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
@@ -92,15 +111,21 @@ def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
 def take_turns(
     contenders: Mapping[str, Contender], args: argparse.Namespace
 ) -> dict[tuple[str, int], Rounds]:
-    """Rounds of every kind and concurrency, in an order that turns round; the first is not counted."""
+    """Rounds of every kind and concurrency; the first is not counted.
+
+    Within a round kinds take turns every ``BLOCK`` steps, so that all meet the same moods of the host.
+    """
     found: dict[tuple[str, int], Rounds] = {(k, c): [] for k in contenders for c in args.slots}
     for turn in range(args.turns + 1):
         for concurrency in args.slots:
-            for kind in contenders if turn % 2 else reversed(contenders):
-                tokens = args.tokens if turn else args.tokens // 2
-                speed = contenders[kind].throughput(concurrency, length=args.length, tokens=tokens)
-                if turn:
-                    found[kind, concurrency].append(speed)
+            for contender in contenders.values():
+                contender.start(concurrency, length=args.length, tokens=args.tokens)
+            while any(contender.running for contender in contenders.values()):
+                for contender in contenders.values():
+                    contender.advance(BLOCK)
+            if turn:
+                for kind, contender in contenders.items():
+                    found[kind, concurrency].append(contender.throughput)
     return found
 
 

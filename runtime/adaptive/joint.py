@@ -28,7 +28,7 @@ LEAST_CHANCE = 0.04
 is not."""
 WAKE_MARGIN = 0.03
 """Drafts must promise so much more speed than plain decoding to end a rest: costs are known with some noise."""
-DEAR_KEEP_UP = 0.02
+DEAR_KEEP_UP = 0.015
 """Share of plain decoding that a resting head may cost to keep up: a row a token, of every slot."""
 LEAST_HOPE = 0.5
 """Where it costs more, the head gives a request up from which drafts may gain less than this part of that."""
