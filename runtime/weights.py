@@ -56,7 +56,8 @@ def _delta_shapes(model: ModelSpec) -> dict[str, Shape]:
     op, hidden = delta_op(model), model.hidden_size
     assert op is not None
     return {
-        **_shared_shapes(model),
+        **_norm_shapes(model),
+        **_mlp_shapes(model),
         "in_proj.weight": (hidden, op.channels + op.value_size),
         "gates.weight": (hidden, 2 * op.num_value_heads),
         "conv": (op.channels, op.taps),
@@ -67,24 +68,23 @@ def _delta_shapes(model: ModelSpec) -> dict[str, Shape]:
     }
 
 
-def _shared_shapes(model: ModelSpec) -> dict[str, Shape]:
-    """Norms and MLP, which layers of both kinds have."""
-    hidden = model.hidden_size
-    return {
-        "input_norm": (hidden,),
-        "post_norm": (hidden,),
-        "gate_up.weight": (hidden, 2 * model.intermediate_size),
-        "down.weight": (model.intermediate_size, hidden),
-    }
+def _norm_shapes(model: ModelSpec) -> dict[str, Shape]:
+    return {"input_norm": (model.hidden_size,), "post_norm": (model.hidden_size,)}
+
+
+def _mlp_shapes(model: ModelSpec) -> dict[str, Shape]:
+    hidden, width = model.hidden_size, model.intermediate_size
+    return {"gate_up.weight": (hidden, 2 * width), "down.weight": (width, hidden)}
 
 
 def _layer_shapes(model: ModelSpec, prefix: str) -> dict[str, Shape]:
     hidden, head = model.hidden_size, model.head_dim
     qkv = model.query_size + 2 * model.num_kv_heads * head
     shapes: dict[str, Shape] = {
-        **_shared_shapes(model),
+        **_norm_shapes(model),
         "qkv.weight": (hidden, qkv),
         "o.weight": (model.num_heads * head, hidden),
+        **_mlp_shapes(model),
     }
     if model.qkv_bias:
         shapes["qkv.bias"] = (qkv,)

@@ -72,8 +72,8 @@ def test_engine_built_for_less_than_the_bundle_holds_sets_the_defaults(
     reply = run("generate", bundle, prompt, "--raw", "--max-tokens", 60, "--json")
     assert reply.exit_code == 0, reply.stderr
     record = json.loads(reply.stdout)
-    length = len(record["prompt_ids"]) + len(record["tokens"])
-    assert len(record["prompt_ids"]) > 70 and length <= 128
+    length = len(record["prompt_token_ids"]) + len(record["tokens"])
+    assert len(record["prompt_token_ids"]) > 70 and length <= 128
     more = run("generate", bundle, prompt, "--raw", "--context", 200)
     assert more.exit_code == 2 and "the engine was built for 128 tokens" in more.stderr
     assert f"selfdraft build {bundle} --context 200" in more.stderr

@@ -276,7 +276,7 @@ def test_existing_bundle_is_kept_unless_overwrite_is_given(checkpoint, output, f
 
 def test_folder_that_is_no_bundle_is_never_replaced(checkpoint, tmp_path, fake_graphs) -> None:
     for overwrite in (False, True):
-        with refused(str(checkpoint), "no bundle"):
+        with refused(str(checkpoint), "did not write it"):
             export_bundle(checkpoint, checkpoint, ExportOptions(overwrite=overwrite))
     assert (checkpoint / "config.json").exists()
 

@@ -25,7 +25,7 @@ def test_defaults_are_fp32_on_the_cpu() -> None:
             ("int4_block 16",),
         ),
         ({"target": "orin-jp7", "candidates": 4000}, ("candidates is 4000",)),
-        ({"weights": "fp16"}, ("'fp16'", "target 'cpu'")),
+        ({"target": "orin-jp6", "weights": "bf16"}, ("'bf16'", "target 'orin-jp6'")),
         ({"target": "cpuu"}, ("'cpuu'", "'cpu'")),
         ({"weights": "int8"}, ("'int8'", "int4")),
         ({"weights": "int4", "int4_block": 48}, ("48",)),

@@ -139,7 +139,7 @@ def test_output_that_is_in_the_way_is_refused(tmp_path) -> None:
     file.write_text("text")
     for path in (other, file):
         for overwrite in (False, True):
-            with refused(str(path), "no bundle"):
+            with refused(str(path), "did not write it"):
                 check_output(path, overwrite=overwrite)
     bundle = make_bundle(tmp_path / "bundle")
     with refused(str(bundle), "exists"):
