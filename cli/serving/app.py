@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -18,7 +19,7 @@ from starlette.routing import Route
 from selfdraft.cli.serving.access import Access
 from selfdraft.cli.serving.answer import Answer
 from selfdraft.cli.serving.asked import Asked
-from selfdraft.cli.serving.body import read_object
+from selfdraft.cli.serving.body import read_object, wrong_field
 from selfdraft.cli.serving.chat_body import chat_asked
 from selfdraft.cli.serving.counted import Counted
 from selfdraft.cli.serving.failures import ApiError, api_error
@@ -26,8 +27,10 @@ from selfdraft.cli.serving.openapi import document
 from selfdraft.cli.serving.served import Served
 from selfdraft.cli.serving.text_body import text_asked
 from selfdraft.errors import ToolkitError
+from selfdraft.runtime.request import MAX_TASK
 
 TASK_HEADER = "x-selfdraft-task"
+TASK = re.compile(rf"[!-~]{{1,{MAX_TASK}}}")
 Read = Callable[..., Asked]
 
 
@@ -59,10 +62,20 @@ def application(served: Served) -> Starlette:
 
 async def _answer(served: Served, read: Read, request: Request) -> Response:
     body = await read_object(request, served.settings)
-    task = request.headers.get(TASK_HEADER)
+    task = _task(request)
     # Templates and tokenizers take their time over long prompts.
     asked = await run_in_threadpool(read, served, body, task=task)
     return Answer(served, asked)
+
+
+def _task(request: Request) -> str | None:
+    """The label in the header: visible ASCII, as a header can hold it. Raises ``ApiError``."""
+    task = request.headers.get(TASK_HEADER)
+    if task is not None and not TASK.fullmatch(task):
+        raise wrong_field(
+            TASK_HEADER, f"{TASK_HEADER} has 1 to {MAX_TASK} visible ASCII characters"
+        )
+    return task
 
 
 async def _models(served: Served, _request: Request) -> Response:

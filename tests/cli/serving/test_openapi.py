@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -90,7 +93,7 @@ def test_answers_are_those_described(schema: Any, opened: Any, operation: tuple[
 def test_many_answers_are_those_described(
     schema: Any, opened: Any, operation: tuple[str, str]
 ) -> None:
-    check(schema, opened, operation, examples=300)
+    check(schema, opened, operation, examples=40)
 
 
 @pytest.mark.parametrize(
@@ -116,3 +119,12 @@ def test_null_is_as_good_as_left_out(opened: Any) -> None:
     messages = [{"role": "user", "content": "recite", "name": None}]
     found = ask(loopback_address(opened.url), CHAT, body | {"messages": messages})
     assert (found.status, found.text) == (200, REPLY)
+
+
+@pytest.mark.parametrize("label", ["", "two words", "a" * 65, "caf\u00e9"])
+def test_a_task_in_the_header_is_visible_ascii(opened: Any, label: str) -> None:
+    body = json.dumps({"messages": [{"role": "user", "content": "recite"}]}).encode()
+    headers = {"Content-Type": "application/json", "X-Selfdraft-Task": label}
+    with pytest.raises(HTTPError) as caught:
+        urlopen(Request(f"{opened.url}{CHAT}", body, headers), timeout=30)
+    assert caught.value.code == 400
