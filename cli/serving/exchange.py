@@ -51,10 +51,13 @@ class Exchange:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
-        if self._watcher is not None:
-            self._watcher.cancel()
-        if self._ticket is not None and not self._ended:
-            self._ticket.cancel()
+        # Forgotten as well: both know this object, and in a circle they would outlive the request.
+        watcher, self._watcher = self._watcher, None
+        ticket, self._ticket = self._ticket, None
+        if watcher is not None:
+            watcher.cancel()
+        if ticket is not None and not self._ended:
+            ticket.cancel()
 
     async def next(self) -> list[ServiceEvent]:
         """Events that are there, at least one. Raises ``ClientGone``."""

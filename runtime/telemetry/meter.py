@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from selfdraft.baseline import Baseline, bucket_label, bucket_of
 from selfdraft.runtime.telemetry.alerts import Alert, AlertEvent, AlertPolicy, Alerts
@@ -26,6 +26,11 @@ CHECK_EVERY = 128
 """Steps between two looks at the rules of alerts; snapshots look too."""
 MOST_TASKS = 64
 """Task labels that are counted on their own; further ones are counted together."""
+MOST_TEMPERATURES = 32
+"""Temperatures that are counted on their own; a further one counts as the nearest of them."""
+MOST_BUDGETS = 64
+"""Thinking budgets that are counted on their own; a further one counts as the nearest of them."""
+Level = TypeVar("Level", int, float)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +84,8 @@ class Telemetry:
         self._alerts = Alerts(policy or AlertPolicy(), baseline)
         self._check_every, self._unchecked = check_every, 0
         self._tasks: set[str] = set()
+        self._temperatures: set[float] = set()
+        self._budgets: set[int] = set()
         self._lock = threading.Lock()
         self.totals: dict[Key, Histogram] = {}
         """Every step since the start."""
@@ -90,7 +97,7 @@ class Telemetry:
         if task not in self._tasks and len(self._tasks) >= MOST_TASKS:
             task = OTHER_TASK
         self._tasks.add(task)
-        return Labels(task, mode, temperature)
+        return Labels(task, mode, _known(self._temperatures, temperature, MOST_TEMPERATURES))
 
     def note_step(
         self, labels: Labels, *, position: int, drafted: int, accepted: int, tokens: int
@@ -123,7 +130,8 @@ class Telemetry:
             return
         with self._lock:
             self._window.add_reply(self._clock(), thinking)
-            counts = self.thinking_totals.setdefault((labels.task, thinking.budget), [0, 0, 0])
+            budget = _known(self._budgets, thinking.budget, MOST_BUDGETS)
+            counts = self.thinking_totals.setdefault((labels.task, budget), [0, 0, 0])
             for index, count in enumerate((True, thinking.triggered, thinking.violated)):
                 counts[index] += count
 
@@ -165,6 +173,14 @@ class Telemetry:
         self._unchecked = 0
         self._window.expire(now)
         self._alerts.check(now, self._window.histograms, self.totals)
+
+
+def _known(levels: set[Level], level: Level, most: int) -> Level:
+    """``level``, and the nearest of ``levels`` once these are ``most``: clients choose them freely."""
+    if level in levels or len(levels) < most:
+        levels.add(level)
+        return level
+    return min(levels, key=lambda known: (abs(known - level), known))
 
 
 def _grouped(parts: Mapping[Key, Histogram], group: Callable[[Key], Any]) -> dict[Any, StepCounts]:
