@@ -59,8 +59,8 @@ def serve_bundle(
 def _keep_for_good() -> None:
     """Take what is there now out of the garbage collector's sight.
 
-    It looks at everything only when a quarter as many objects have come, and connections that ended are
-    circles that wait for that: beside all modules this was some 17,000 objects, now it is few.
+    A full collection waits until a quarter as many objects have come, and connections that ended are
+    circles that wait for it: all modules need not be looked through for that, nor count there.
     """
     gc.collect()
     gc.freeze()
