@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive
 
+from selfdraft.errors import ToolkitError
 from selfdraft.runtime.request import Request
 from selfdraft.runtime.result import TokenEvent
 from selfdraft.runtime.serving.events import Finished, ServiceEvent
@@ -42,9 +43,13 @@ class Exchange:
     async def __aenter__(self) -> Self:
         """Queue the request. Raises as ``Service.submit`` does."""
         # It may compile a grammar: not on the event loop.
-        self._ticket = await run_in_threadpool(
-            self._service.submit, self._request, on_event=self._put
-        )
+        try:
+            self._ticket = await run_in_threadpool(
+                self._service.submit, self._request, on_event=self._put
+            )
+        except ToolkitError as error:
+            # Frames of the thread pool know the error that knows them: a circle for each refusal.
+            raise error.with_traceback(None) from None
         self._watcher = asyncio.create_task(self._watch())
         return self
 
