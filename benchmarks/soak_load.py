@@ -97,6 +97,8 @@ class Load:
         except (BrokenPipeError, ConnectionResetError, http.client.RemoteDisconnected):
             # Refused before the whole of a long body was sent.
             return "malformed", "ok" if status == 413 else "connection lost"
+        if found.status == OVERLOADED:  # a full queue does not look closer
+            return "malformed", "refused"
         right = found.status == status and found.error
         return "malformed", "ok" if right else f"{body[:60]!r}: {found.status}, not {status}"
 
