@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import onnx_ir as ir
 
 from selfdraft.trt_plugins.gated_delta_rule.contract import OP_DOMAIN, OP_NAME, GatedDeltaRule
@@ -20,7 +22,7 @@ def add_delta_bodies(model: ir.Model, *, opset: int) -> list[ir.Value]:
     for node in model.graph:
         if (node.domain, node.op_type) != (OP_DOMAIN, OP_NAME):
             continue
-        op = GatedDeltaRule(**{name: a.as_int() for name, a in node.attributes.items()})
+        op = _op_of(node)
         if op not in known:
             known[op] = f"{OP_NAME}_{len(known)}"
             text = function_text(op, name=known[op], opset=opset)
@@ -31,3 +33,8 @@ def add_delta_bodies(model: ir.Model, *, opset: int) -> list[ir.Value]:
         node.op_type, node.version = known[op], None
         node.attributes.clear()
     return rows
+
+
+def _op_of(node: ir.Node) -> GatedDeltaRule:
+    attributes: dict[str, Any] = {name: a.value for name, a in node.attributes.items()}
+    return GatedDeltaRule(**attributes)

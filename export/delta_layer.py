@@ -26,7 +26,8 @@ from selfdraft.trt_plugins.gated_delta_rule.contract import (
 
 
 class Rows(NamedTuple):
-    """Rows of a step: ``x [B, n, C]`` before the convolution, ``beta`` and ``log_decay [B, n, Hv]``."""
+    """Rows of a step: ``x [B, n, C]`` before the convolution, as its projection gives it; ``beta`` and
+    ``log_decay [B, n, Hv]`` fp32."""
 
     x: Tensor
     beta: Tensor
@@ -50,14 +51,14 @@ class DeltaLayer(LayerEnd):
     ) -> Attended:
         op, eps = self.op, self.spec.rms_norm_eps
         normed = rms_norm(x, self.input_norm, eps)
-        mixed, z = torch.split(self.in_proj(normed).float(), [op.channels, op.value_size], dim=-1)
+        mixed, z = torch.split(self.in_proj(normed), [op.channels, op.value_size], dim=-1)
         write, decay = self.gates(normed).float().chunk(2, dim=-1)
         decay = -self.a_log.exp() * nn.functional.softplus(decay + self.dt_bias)
         rows = Rows(mixed, torch.sigmoid(write), decay)
         y, state = gated_delta_rule(op, rows, self.conv, state, step)
         batch, num_rows = x.shape[0], x.shape[1]
         heads = y.reshape(batch, num_rows, op.num_value_heads, op.value_dim)
-        z = z.reshape(batch, num_rows, op.num_value_heads, op.value_dim)
+        z = z.reshape(batch, num_rows, op.num_value_heads, op.value_dim).float()
         heads = rms_norm(heads, self.delta_norm, eps) * (z * torch.sigmoid(z))
         return self.finish(x, heads.reshape(batch, num_rows, op.value_size)), state, None
 
@@ -107,7 +108,7 @@ def _node(
         f"{OP_DOMAIN}::{OP_NAME}",
         (*rows, conv_weight, *states, step.past_len, step.row_count, step.replay_rows),
         {**op.onnx_attributes()},
-        dtypes=[rows.x.dtype, *(state.dtype for state in states)],
+        dtypes=[torch.float32, *(state.dtype for state in states)],
         shapes=[(batch, num_rows, op.value_size), *(state.shape for state in states)],
         version=OP_VERSION,
     )
@@ -122,7 +123,8 @@ def _row_by_row(
     step: StepTensors,
 ) -> tuple[Tensor, list[Tensor]]:
     """The recurrence over log and step of all slots; rows that are not real change nothing."""
-    recurrent, conv_rows, gate_rows = states
+    recurrent, stored_rows, gate_rows = states
+    rows, conv_rows = rows._replace(x=rows.x.float()), stored_rows.float()
     replay, past = step.replay_rows, step.past_len
     assert replay is not None
     batch, num_rows, before = rows.x.shape[0], rows.x.shape[1], op.taps - 1
@@ -153,7 +155,8 @@ def _row_by_row(
     y = torch.stack(outputs, dim=1)  # [B, T, Hv, dv]
     wanted = (torch.arange(num_rows) + replay[:, None]).clamp(max=y.shape[1] - 1)
     y = y[torch.arange(batch)[:, None], wanted].reshape(batch, num_rows, op.value_size)
-    logs = [_moved(raw, moved, before + LOG_ROWS), _moved(gates, moved, LOG_ROWS)]
+    conv_rows = _moved(raw, moved, before + LOG_ROWS).to(stored_rows.dtype)
+    logs = [conv_rows, _moved(gates, moved, LOG_ROWS)]
     return y, [new_state, *logs]
 
 

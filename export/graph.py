@@ -46,7 +46,7 @@ from selfdraft.manifest import (
 from selfdraft.recurrent import STATE_LEN
 from selfdraft.trt_plugins.cached_attention.contract import BLOCKS_READ, CachedAttention, KvDtype
 from selfdraft.trt_plugins.cached_attention.from_manifest import mtp_op
-from selfdraft.trt_plugins.gated_delta_rule.contract import GatedDeltaRule
+from selfdraft.trt_plugins.gated_delta_rule.contract import GatedDeltaRule, RowDtype
 from selfdraft.trt_plugins.gated_delta_rule.from_manifest import LayerOp, backbone_ops
 
 log = logging.getLogger(__name__)
@@ -94,7 +94,8 @@ def build_graphs(
     engine = TARGETS[target]
     graphs = {}
     for name in ("backbone", "mtp") if spec.mtp else ("backbone",):
-        ops = graph_ops(name, spec, attention, kv_dtype=kv_dtype or engine.kv_types[0])
+        kv = kv_dtype or engine.kv_types[0]
+        ops = graph_ops(name, spec, attention, kv_dtype=kv, row_dtype=engine.plain)
         graph = graph_spec(name, spec, ops, candidates=candidates, engine=engine, table=table)
         model = _trace(name, spec, graph, ops, candidates=candidates, engine=engine)
         module = _meta_module(name, spec, ops)
@@ -119,11 +120,16 @@ def build_graphs(
 
 
 def graph_ops(
-    name: str, spec: ModelSpec, attention: AttentionPlan | None, *, kv_dtype: KvDtype
+    name: str,
+    spec: ModelSpec,
+    attention: AttentionPlan | None,
+    *,
+    kv_dtype: KvDtype,
+    row_dtype: RowDtype = "fp32",
 ) -> tuple[LayerOp, ...]:
-    """The op of every layer of one graph."""
+    """The op of every layer of one graph; ``row_dtype``: of gated delta nets."""
     if name == "backbone":
-        return backbone_ops(spec, attention, kv_dtype=kv_dtype)
+        return backbone_ops(spec, attention, kv_dtype=kv_dtype, row_dtype=row_dtype)
     return (mtp_op(spec, attention, kv_dtype=kv_dtype),)
 
 
@@ -206,7 +212,7 @@ def _states(name: str, ops: Sequence[LayerOp], engine: Target) -> Iterator[State
 def _delta_forms(op: GatedDeltaRule) -> dict[str, StateForm]:
     kinds: dict[str, StateKind] = {"conv_rows": "conv"}
     return {
-        name: (kinds.get(name, "recurrent"), "float32", ("batch", *shape))
+        name: (kinds.get(name, "recurrent"), op.state_types[name], ("batch", *shape))
         for name, shape in op.state_shapes.items()
     }
 

@@ -12,6 +12,7 @@ from selfdraft.trt_plugins.gated_delta_rule.contract import (
     INPUTS,
     OP_DOMAIN,
     OUTPUTS,
+    ROW_TYPES,
     STATES,
     GatedDeltaRule,
     empty_states,
@@ -26,7 +27,7 @@ def random_rows(op: GatedDeltaRule, rng: np.random.Generator, batch: int, rows: 
     """Rows of any kind: strong and weak writes, slow and quick decay."""
     heads = op.num_value_heads
     return {
-        "x": rng.standard_normal((batch, rows, op.channels)).astype(np.float32),
+        "x": rng.standard_normal((batch, rows, op.channels)).astype(ROW_TYPES[op.row_dtype]),
         "beta": rng.uniform(0.02, 0.98, (batch, rows, heads)).astype(np.float32),
         "log_decay": -(rng.exponential(0.5, (batch, rows, heads))).astype(np.float32),
     }
@@ -119,10 +120,12 @@ def rule_model(op: GatedDeltaRule) -> Any:
     from selfdraft.trt_plugins.gated_delta_rule.onnx_body import function_text
 
     def info(name: str) -> Any:
-        ints = name in ("past_len", "row_count", "replay_rows")
-        return helper.make_tensor_value_info(
-            name, TensorProto.INT64 if ints else TensorProto.FLOAT, None
-        )
+        kind = TensorProto.FLOAT
+        if name in ("past_len", "row_count", "replay_rows"):
+            kind = TensorProto.INT64
+        elif op.row_dtype == "fp16" and name in ("x", "conv_rows", "conv_rows_out"):
+            kind = TensorProto.FLOAT16
+        return helper.make_tensor_value_info(name, kind, None)
 
     function = onnx.parser.parse_function(function_text(op, name="Rule", opset=OPSET))
     node = helper.make_node("Rule", list(INPUTS), list(OUTPUTS), domain=OP_DOMAIN)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ pytest.importorskip("onnxruntime")
 OP = GatedDeltaRule(num_key_heads=2, num_value_heads=6, key_dim=12, value_dim=8, taps=4)
 OPS = {
     "groups of 3": OP,
+    "groups of 3, rows in fp16": replace(OP, row_dtype="fp16"),
     "one head each": GatedDeltaRule(
         num_key_heads=3, num_value_heads=3, key_dim=5, value_dim=7, taps=2
     ),
@@ -153,6 +155,27 @@ def test_state_after_accepts_and_rejects_is_the_state_from_scratch(
             np.testing.assert_array_equal(y[slot, real], expected[slot, real])
 
 
+def test_fp16_rows_are_logged_as_they_came_and_nothing_else_is_rounded() -> None:
+    """Bit for bit what the fp32 op gives for the same numbers: widening and narrowing are exact."""
+    half, rng = OPS["groups of 3, rows in fp16"], np.random.default_rng(12)
+    weight = weight_of(OP, rng)
+    slots = {
+        op.row_dtype: Slots(op, OnnxRule(op), batch=2, fp32_as=np.float32) for op in (half, OP)
+    }
+    past = np.zeros(2, dtype=np.int64)
+    for rows in (21, 3, 9, 1):
+        given, counts = random_rows(half, rng, 2, rows), np.array([rows, rows // 2 + 1])
+        wide = given | {"x": given["x"].astype(np.float32)}
+        y = slots["fp16"].step(given, weight, past, counts)
+        assert y.dtype == np.float32
+        np.testing.assert_array_equal(y, slots["fp32"].step(wide, weight, past, counts))
+        for name in STATES:
+            stored = slots["fp16"].states[name]
+            assert stored.dtype == (np.float16 if name == "conv_rows" else np.float32)
+            np.testing.assert_array_equal(stored, slots["fp32"].states[name])
+        past = past + counts
+
+
 def test_slots_that_idle_keep_their_states() -> None:
     rng = np.random.default_rng(5)
     weight, body = weight_of(OP, rng), OnnxRule(OP)
@@ -204,7 +227,11 @@ def test_oracle_refuses_a_length_that_the_states_do_not_reach() -> None:
 
 @pytest.mark.parametrize(
     ("change", "named"),
-    [({"num_value_heads": 5}, "num_value_heads is 5"), ({"taps": 1}, "taps is 1")],
+    [
+        ({"num_value_heads": 5}, "num_value_heads is 5"),
+        ({"taps": 1}, "taps is 1"),
+        ({"row_dtype": "bf16"}, "row_dtype is 'bf16'"),
+    ],
 )
 def test_attributes_that_no_body_implements_are_refused(change, named) -> None:
     with pytest.raises(ConfigError, match=named):

@@ -23,13 +23,30 @@ from selfdraft.trt_plugins.gated_delta_rule.contract import (
 
 
 def function_text(op: GatedDeltaRule, *, name: str, opset: int) -> str:
-    """The body in ONNX's text format, for ``onnx.parser.parse_function``."""
+    """The body in ONNX's text format, for ``onnx.parser.parse_function``.
+
+    fp16 rows are widened first, and those that are logged narrowed last: they are copies, so exactly.
+    """
     parts = [_constants(op), WINDOW, _convolution(op), _heads(op), BLOCKS, _states(op), _out(op)]
+    inputs, outputs = list(INPUTS), list(OUTPUTS)
+    if op.row_dtype == "fp16":
+        parts = [WIDENED, *parts, NARROWED]
+        inputs = [f"{name}_half" if name in ("x", "conv_rows") else name for name in inputs]
+        outputs = ["conv_rows_half_out" if name == "conv_rows_out" else name for name in outputs]
     return (
         f'<opset_import: ["" : {opset}], domain: "{OP_DOMAIN}">\n'
-        f"{name} ({', '.join(INPUTS)}) => ({', '.join(OUTPUTS)})\n"
+        f"{name} ({', '.join(inputs)}) => ({', '.join(outputs)})\n"
         f"{{\n{''.join(parts)}\n}}\n"
     )
+
+
+WIDENED = """
+  x = Cast <to = 1> (x_half)
+  conv_rows = Cast <to = 1> (conv_rows_half)
+"""
+NARROWED = """
+  conv_rows_half_out = Cast <to = 10> (conv_rows_out)
+"""
 
 
 def _floats(rows: list[list[float]]) -> str:
