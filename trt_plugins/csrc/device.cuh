@@ -24,9 +24,22 @@ struct alignas(16) u32x4 {
 };
 
 // What a global access is for: the host layer counts bytes by it, a GPU ignores it.
-enum class Traffic : int { kv, scale, summary, rows, logits, partial, list, output, weight, control };
+enum class Traffic : int {
+  kv,
+  scale,
+  summary,
+  rows,
+  logits,
+  partial,
+  list,
+  output,
+  weight,
+  control,
+  state,
+  log
+};
 
-constexpr int traffic_kinds = 10;
+constexpr int traffic_kinds = 12;
 
 constexpr float infinity = __builtin_bit_cast(float, 0x7f800000);  // NVRTC lacks huge_val
 

@@ -22,6 +22,8 @@ TRAFFIC = (
     "output",
     "weight",
     "control",
+    "state",
+    "log",
 )
 """Kinds of global access, in the order of ``Traffic`` in ``csrc/device.cuh``."""
 
