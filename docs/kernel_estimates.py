@@ -12,7 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from selfdraft.jetson.modules import Module, module_named
+from selfdraft.recurrent import DELTA_BLOCK
 from selfdraft.trt_plugins.cached_attention.contract import CachedAttention
+from selfdraft.trt_plugins.gated_delta_rule import launches as delta
+from selfdraft.trt_plugins.gated_delta_rule.contract import GatedDeltaRule
 from selfdraft.trt_plugins.int4_matmul.contract import (
     CHUNK_INPUTS,
     STRIP_OUTPUTS,
@@ -82,6 +85,21 @@ QWEN3_8B = Geometry(
     ffn=12288,
     vocab=151936,
 )
+
+
+QWEN3_5_4B = GatedDeltaRule(
+    num_key_heads=16,
+    num_value_heads=32,
+    key_dim=128,
+    value_dim=128,
+    taps=4,
+    row_dtype="fp16",
+)
+"""A gated delta net layer of Qwen3.5-4B, which has 24 of them."""
+DELTA_INSTRUCTIONS = 1_500
+"""Warp instructions of a warp of ``delta_scan`` for a block of eight rows: 512 FMAs on the state and 128
+loads for probes, 256 and 64 to move it, 300 for products within the block, the rest addresses and loop;
+counted in the source."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,6 +243,44 @@ def prefill_work(op: CachedAttention, *, context: int, rows: int, dense: bool) -
     )
 
 
+def delta_steps(*, rows: int) -> list[delta.SlotStep]:
+    """A decode step of one slot at each of the eight places in a block; the last one kept all its rows."""
+    begin = 800 * DELTA_BLOCK
+    return [
+        delta.SlotStep(
+            past_len=begin + place, rows=rows, replay=place + DELTA_BLOCK * (place < rows)
+        )
+        for place in range(DELTA_BLOCK)
+    ]
+
+
+def delta_chunk(*, rows: int) -> list[delta.SlotStep]:
+    """A chunk of a long prompt."""
+    return [delta.SlotStep(past_len=20 * rows, rows=rows, replay=2 * DELTA_BLOCK)]
+
+
+def delta_work(op: GatedDeltaRule, steps: Sequence[delta.SlotStep]) -> list[Work]:
+    """The three kernels of one layer, the mean of ``steps`` (each of one slot)."""
+    rows = max(step.rows for step in steps)
+    asked = [delta.bytes_asked_for(op, [step], rows=rows) for step in steps]
+    mixed = sum(found["partial_written"] for found in asked) // len(steps)
+    whole = sum(delta.memory_bytes(op, [step]) for step in steps) // len(steps)
+    logs = sum(found["log_written"] for found in asked) // len(steps)
+    given = rows * op.channels * 2 + op.channels * op.taps * 4
+    blocks = sum(-(-step.total // DELTA_BLOCK) for step in steps) / len(steps)
+    warps = op.num_value_heads * (op.value_dim // delta.COLUMNS) * 4
+    return [
+        Work(kernel="delta_mix", memory_bytes=given, cache_bytes=mixed),
+        Work(
+            kernel="delta_scan",
+            memory_bytes=whole - given - logs,
+            cache_bytes=sum(found["partial_read"] for found in asked) // len(steps),
+            instructions=round(blocks * warps * DELTA_INSTRUCTIONS),
+        ),
+        Work(kernel="delta_log", memory_bytes=logs),
+    ]
+
+
 def splits_for(op: CachedAttention, module: Module) -> int:
     """Two thread blocks for each SM."""
     return max(2 * module.num_sms // op.num_kv_heads, 1)
@@ -261,6 +317,21 @@ def prefill_table(geometry: Geometry, module: Module) -> list[str]:
         for name in ("dense", "sparse"):
             work = prefill_work(op, context=context, rows=CHUNK, dense=name == "dense")
             lines.append(_row(name, f"{context:,}", work, module))
+    return lines
+
+
+def delta_table(op: GatedDeltaRule, module: Module) -> list[str]:
+    """Kernels of one gated delta net layer: decode steps and a chunk of a prompt, one slot."""
+    lines = [
+        "| kernel | rows | memory bytes | cache bytes | warp instructions | predicted µs |",
+        "|---|---|---|---|---|---|",
+    ]
+    for rows in (1, 2, 5, CHUNK):
+        steps = delta_chunk(rows=rows) if rows == CHUNK else delta_steps(rows=rows)
+        for work in delta_work(op, steps):
+            cells = [f"`{work.kernel}`", str(rows), _bytes(work.memory_bytes)]
+            cells += [_bytes(work.cache_bytes), f"{work.instructions / 1e6:.2f} M"]
+            lines.append("| " + " | ".join([*cells, _number(predicted_us(work, module))]) + " |")
     return lines
 
 
@@ -329,6 +400,7 @@ def page(text: str) -> str:
     for name, lines in (
         ("attention", attention_table(QWEN3_8B, module)),
         ("prefill", prefill_table(QWEN3_8B, module)),
+        ("delta", delta_table(QWEN3_5_4B, module)),
         ("matmul", matmul_table(QWEN3_8B, module)),
         ("step", step_table(QWEN3_8B, module)),
     ):

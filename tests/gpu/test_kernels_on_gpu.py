@@ -11,6 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support import delta_checks
+from support.delta_kernels import SOURCE as DELTA_SOURCE
+from support.delta_kernels import DeltaKernels
 from support.fake_cuda import FakeCompiler, FakeCuda
 from support.host_kernels import kernel_file
 from support.int4_cases import SOURCE
@@ -30,6 +33,7 @@ from benchmarks.device_library import DeviceLibrary, compile_for, find_toolchain
 from selfdraft.errors import DeviceError
 from selfdraft.trt_plugins.build.toolchain import Toolchain
 from selfdraft.trt_plugins.cached_attention.launches import POINTERS, StepParams
+from selfdraft.trt_plugins.gated_delta_rule.contract import GatedDeltaRule
 from selfdraft.trt_plugins.host.launch import params_from
 from selfdraft.trt_plugins.int4_matmul.contract import GROUP_SIZES
 
@@ -82,6 +86,32 @@ def test_int4_matmul_agrees_at_the_size_of_a_model(group: int, library: Librarie
     kernels, op = library(kernel_file(SOURCE)), make_op(group, inputs=9728, outputs=2560)
     check_oracle(kernels, op)
     check_rows_alone(kernels, op)
+
+
+@pytest.mark.parametrize("dims", [(64, 64), (128, 128)], ids=str)
+@pytest.mark.parametrize(
+    "check",
+    [
+        delta_checks.check_oracle,
+        delta_checks.check_rollback,
+        delta_checks.check_idle,
+        delta_checks.check_bad_drafts,
+        delta_checks.check_repeats,
+    ],
+    ids=lambda check: check.__name__[6:],
+)
+def test_gated_delta_rule_keeps(
+    check: Callable[..., None], dims: tuple[int, int], library: Libraries
+) -> None:
+    op = GatedDeltaRule(
+        num_key_heads=1,
+        num_value_heads=2,
+        key_dim=dims[0],
+        value_dim=dims[1],
+        taps=4,
+        row_dtype="fp16",
+    )
+    check(op, DeltaKernels(library(kernel_file(DELTA_SOURCE))))
 
 
 @pytest.fixture

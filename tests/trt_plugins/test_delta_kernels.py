@@ -27,7 +27,9 @@ from selfdraft.trt_plugins.gated_delta_rule.launches import (
 )
 from selfdraft.trt_plugins.host.launch import KernelError
 
-OP = GatedDeltaRule(num_key_heads=1, num_value_heads=2, key_dim=64, value_dim=64, taps=4)
+OP = GatedDeltaRule(
+    num_key_heads=1, num_value_heads=2, key_dim=64, value_dim=64, taps=4, row_dtype="fp16"
+)
 OPS = {
     "groups of 2": OP,
     "groups of 3, two taps": replace(OP, num_value_heads=3, value_dim=128, taps=2),
@@ -71,6 +73,7 @@ def test_what_no_kernel_serves_is_refused_by_name() -> None:
         ({"key_dim": 96}, "key heads of 96"),
         ({"value_dim": 32}, "value heads of 32"),
         ({"taps": 9}, "9 taps"),
+        ({"row_dtype": "fp32"}, "rows of fp32"),
     ):
         with pytest.raises(ConfigError, match=text):
             check_kernels(replace(OP, **changes))

@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from support.kernel_step import random_step, run_kernels
@@ -40,6 +41,21 @@ def test_the_page_says_that_its_times_are_estimates_and_names_every_operator() -
     assert "every time on this page is an estimate" in text
     for source in kernel_sources():
         assert f"trt_plugins/{source.op}/" in text
+
+
+def test_a_delta_net_reads_its_state_each_step_and_writes_it_once_in_eight(
+    estimates: ModuleType,
+) -> None:
+    op = estimates.QWEN3_5_4B
+    state = 32 * 128 * 128 * 4
+    scan = {rows: _scan(estimates, op, rows=rows).memory_bytes for rows in (1, 2)}
+    assert state * 9 / 8 < scan[1] < state * 9.8 / 8, "two or three rows of log and gates beside it"
+    assert state / 8 < scan[2] - scan[1] < state * 1.2 / 8, "twice the rows, twice the writes"
+
+
+def _scan(estimates: ModuleType, op: Any, *, rows: int) -> Any:
+    works = estimates.delta_work(op, estimates.delta_steps(rows=rows))
+    return next(work for work in works if work.kernel == "delta_scan")
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,7 @@ def check_kernels(op: GatedDeltaRule) -> None:
     _require(op.key_dim in HEAD_DIMS, f"key heads of {op.key_dim}", "64 or 128")
     _require(op.value_dim in HEAD_DIMS, f"value heads of {op.value_dim}", "64 or 128")
     _require(op.taps <= MOST_TAPS, f"convolutions of {op.taps} taps", f"at most {MOST_TAPS}")
+    _require(op.row_dtype == "fp16", f"rows of {op.row_dtype}", "fp16")
 
 
 def _require(holds: bool, found: str, wanted: str) -> None:
