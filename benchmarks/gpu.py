@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks import gpu_attention, gpu_matmul
+from benchmarks import gpu_attention, gpu_delta, gpu_matmul
 from benchmarks.cuda_driver import Gpu
 from benchmarks.device_library import compile_for, find_toolchain
 from benchmarks.gpu_timing import COPY_BYTES, Replays, copy_gb_s
@@ -24,6 +24,7 @@ from selfdraft.errors import ToolkitError
 from selfdraft.trt_plugins.build.kernel_list import kernel_sources
 from selfdraft.trt_plugins.build.toolchain import Toolchain
 from selfdraft.trt_plugins.cached_attention.contract import CachedAttention
+from selfdraft.trt_plugins.gated_delta_rule.contract import GatedDeltaRule
 from selfdraft.trt_plugins.int4_matmul.contract import GROUP_SIZES, Int4MatMul
 
 LEAST_SHARE = 0.75
@@ -45,6 +46,18 @@ def _attention(kv_dtype: str) -> CachedAttention:
     )
 
 
+def _delta() -> GatedDeltaRule:
+    """One gated delta net layer of Qwen3.5-4B's shape."""
+    return GatedDeltaRule(
+        num_key_heads=16,
+        num_value_heads=32,
+        key_dim=128,
+        value_dim=128,
+        taps=4,
+        row_dtype="fp16",
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What is measured; by default the shapes of docs/kernels.md."""
@@ -62,6 +75,7 @@ class Plan:
     attention: tuple[CachedAttention, ...] = field(
         default_factory=lambda: (_attention("fp16"), _attention("int8"))
     )
+    delta: GatedDeltaRule = field(default_factory=_delta)
     contexts: tuple[int, ...] = (4096, 32768, LONG_CONTEXT)
     step_rows: tuple[int, ...] = (1, 2, 5)
     replays: Replays = field(default_factory=Replays)
@@ -83,6 +97,7 @@ def measure(gpu: Gpu, toolchain: Toolchain, plan: Plan) -> Iterator[dict[str, An
     yield from _checks(gpu, cubins["int4_matmul"], plan, about)
     yield from _matmuls(gpu, cubins["int4_matmul"], plan, about)
     yield from _steps(gpu, cubins, plan, about)
+    yield from _delta_steps(gpu, cubins["delta"], plan, about)
 
 
 def _checks(gpu: Gpu, cubin: bytes, plan: Plan, about: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -124,6 +139,14 @@ def _steps(
                 judged = rows == 1 and context == LONG_CONTEXT
                 name = f"attention {op.kv_dtype} at {context}, {rows} rows"
                 yield _judged(name, found, about, judged=judged)
+
+
+def _delta_steps(
+    gpu: Gpu, cubin: bytes, plan: Plan, about: dict[str, Any]
+) -> Iterator[dict[str, Any]]:
+    for rows in plan.step_rows:
+        found = gpu_delta.timing(gpu, cubin, plan.delta, rows=rows, replays=plan.replays)
+        yield _judged(f"gated delta rule, {rows} rows", found, about, judged=False)
 
 
 def _judged(

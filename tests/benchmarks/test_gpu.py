@@ -15,6 +15,7 @@ from benchmarks.gpu_attention import cache_bytes, summary_bytes
 from benchmarks.gpu_timing import Replays, copies_beyond_cache
 from selfdraft.errors import DeviceError
 from selfdraft.trt_plugins.cached_attention.contract import CachedAttention
+from selfdraft.trt_plugins.gated_delta_rule.contract import GatedDeltaRule
 from selfdraft.trt_plugins.int4_matmul.contract import Int4MatMul
 from selfdraft.trt_plugins.int4_matmul.launch import memory_bytes
 
@@ -37,6 +38,9 @@ PLAN = Plan(
     group=64,
     checked=(128, 70),
     attention=(_op("fp16"), _op("int8")),
+    delta=GatedDeltaRule(
+        num_key_heads=1, num_value_heads=2, key_dim=64, value_dim=64, taps=4, row_dtype="fp16"
+    ),
     contexts=(192, 700),
     step_rows=(1, 2),
     replays=Replays(warm_up=1, timed=1),
@@ -58,7 +62,7 @@ def test_every_figure_of_the_plan_becomes_a_record(
     names = [entry["name"] for entry in records]
     assert names[:3] == [f"int4 agreement, group {group}" for group in (32, 64, 128)]
     assert "int4 64x64, 40 rows" in names and "attention int8 at 700, 2 rows" in names
-    assert len(names) == len(set(names)) == 3 + 2 + 8
+    assert len(names) == len(set(names)) == 3 + 2 + 8 + 2
     assert all(entry["gpu"] == "imitated GPU" and entry["arch"] == "sm_87" for entry in records)
 
 
@@ -82,6 +86,11 @@ def test_a_step_is_timed_by_kernel_and_all_memory_is_given_back(
     step = next(entry for entry in records if entry["name"] == "attention fp16 at 700, 1 rows")
     assert list(step["us_by_kernel"]) == ["append", "score", "select", "attend", "combine"]
     assert step["memory_bytes"] == 256 * 256 + (11 - 1 - 2) * 2 * 64 * 2
+    delta = next(entry for entry in records if entry["name"] == "gated delta rule, 2 rows")
+    assert list(delta["us_by_kernel"]) == [f"delta_{x}_k64_v64" for x in ("mix", "scan", "log")]
+    # State, log of 3 + 3 rows and its gates, the step's rows, outputs and two written rows, weights.
+    read = 2 * 64 * 64 * 4 + 6 * 256 * 2 + 3 * 4 * 4 + 2 * (256 * 2 + 4 * 4) + 256 * 4 * 4
+    assert delta["memory_bytes"] == read + 2 * (256 * 2 + 4 * 4) + 2 * 128 * 4
     assert not cuda.buffers
     assert {"attend_int8_d64", "score_blocks_d64", "int4_matmul_g64_many"} <= set(cuda.launched)
 
