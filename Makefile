@@ -52,7 +52,7 @@ demo: $(VENV)/.demo
 test: $(VENV)/.dev
 	$(RUN) pytest -n 2 --dist loadfile -m "not slow"
 
-test-full: $(VENV)/.dev $(VENV)/.trt
+test-full: $(VENV)/.dev $(VENV)/.trt $(VENV)/.bench
 	$(RUN) pytest -n 2 --dist loadfile
 
 # As root, on Debian: an emulated arm64 from nothing (about 15 minutes, kept in build/arm64).

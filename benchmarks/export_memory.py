@@ -15,7 +15,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,126 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.make_checkpoint import Qwen3Geometry, write_tokenizer
+from benchmarks.synthetic_models import MODELS, Model
 
 SHARD_BYTES = 4 * 10**9
 POOL = 2**23
 """Random values that are drawn; tensors take them over and over, each from another place on."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Model:
-    """Sizes and layout of one published model."""
-
-    architecture: str
-    model_type: str
-    hidden: int
-    layers: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    ffn: int
-    vocab: int
-    bias: bool
-    qk_norm: bool
-    tied: bool
-
-    def config(self) -> dict[str, Any]:
-        """``config.json``."""
-        return {
-            "architectures": [self.architecture],
-            "model_type": self.model_type,
-            "hidden_size": self.hidden,
-            "num_hidden_layers": self.layers,
-            "num_attention_heads": self.heads,
-            "num_key_value_heads": self.kv_heads,
-            "head_dim": self.head_dim,
-            "intermediate_size": self.ffn,
-            "vocab_size": self.vocab,
-            "max_position_embeddings": 32_768,
-            "rope_theta": 640_000.0,
-            "rms_norm_eps": 1e-5,
-            "tie_word_embeddings": self.tied,
-            "num_nextn_predict_layers": 1,
-            "torch_dtype": "bfloat16",
-            "eos_token_id": 256,
-        }
-
-    def shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Every tensor, in the order of the layers."""
-        yield "model.embed_tokens.weight", (self.vocab, self.hidden)
-        for i in range(self.layers):
-            yield from self._layer(f"model.layers.{i}.")
-        yield "model.norm.weight", (self.hidden,)
-        if not self.tied:
-            yield "lm_head.weight", (self.vocab, self.hidden)
-        head = "model.mtp_layers.0."
-        for name in ("token_layernorm", "hidden_layernorm", "final_layernorm"):
-            yield f"{head}{name}.weight", (self.hidden,)
-        yield f"{head}input_proj.weight", (self.hidden, 2 * self.hidden)
-        yield from self._layer(head)
-
-    def _layer(self, prefix: str) -> Iterator[tuple[str, tuple[int, ...]]]:
-        queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        for name, size in (("q", queries), ("k", keys), ("v", keys)):
-            yield f"{prefix}self_attn.{name}_proj.weight", (size, self.hidden)
-            if self.bias:
-                yield f"{prefix}self_attn.{name}_proj.bias", (size,)
-        yield f"{prefix}self_attn.o_proj.weight", (self.hidden, queries)
-        if self.qk_norm:
-            yield f"{prefix}self_attn.q_norm.weight", (self.head_dim,)
-            yield f"{prefix}self_attn.k_norm.weight", (self.head_dim,)
-        for name in ("gate", "up"):
-            yield f"{prefix}mlp.{name}_proj.weight", (self.ffn, self.hidden)
-        yield f"{prefix}mlp.down_proj.weight", (self.hidden, self.ffn)
-        for name in ("input_layernorm", "post_attention_layernorm"):
-            yield f"{prefix}{name}.weight", (self.hidden,)
-
-
-MODELS: dict[str, Model] = {
-    "mimo-7b": Model(
-        architecture="MiMoForCausalLM",
-        model_type="mimo",
-        hidden=4096,
-        layers=36,
-        heads=32,
-        kv_heads=8,
-        head_dim=128,
-        ffn=11_008,
-        vocab=151_680,
-        bias=True,
-        qk_norm=False,
-        tied=False,
-    ),
-    # Sizes of Qwen3.5-4B (its 248,320 tokens make the largest tensor) with attention in every layer.
-    "qwen3.5-4b-dense": Model(
-        architecture="Qwen3ForCausalLM",
-        model_type="qwen3",
-        hidden=2560,
-        layers=32,
-        heads=16,
-        kv_heads=4,
-        head_dim=256,
-        ffn=9216,
-        vocab=248_320,
-        bias=False,
-        qk_norm=True,
-        tied=True,
-    ),
-    "tiny": Model(
-        architecture="MiMoForCausalLM",
-        model_type="mimo",
-        hidden=256,
-        layers=2,
-        heads=4,
-        kv_heads=2,
-        head_dim=64,
-        ffn=512,
-        vocab=1024,
-        bias=True,
-        qk_norm=False,
-        tied=False,
-    ),
-}
 
 
 def write_synthetic(folder: Path, model: Model, *, seed: int = 0) -> int:

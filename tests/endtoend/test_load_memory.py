@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.export_memory import MODELS, write_synthetic
+from benchmarks.export_memory import write_synthetic
+from benchmarks.synthetic_models import MODELS
 from selfdraft.export.bundle import export_bundle
 from selfdraft.export.options import ExportOptions
 

@@ -95,7 +95,8 @@ def write_hybrid(
     stored = tensors
     if prefix:
         outer = {"architectures": ["Qwen3_5ForConditionalGeneration"], "model_type": "qwen3_5"}
-        config, stored = nested(config | outer, tensors, prefix)
+        config, stored = nested(config, tensors, prefix)
+        config |= outer
         stored["model.visual.patch_embed.proj.weight"] = np.ones((4, 3), dtype=np.float32)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
