@@ -20,6 +20,9 @@ from selfdraft.manifest import Manifest
 from selfdraft.trt_plugins.cached_attention import contract as attention
 from selfdraft.trt_plugins.cached_attention.contract import CachedAttention
 from selfdraft.trt_plugins.cached_attention.onnx_masked_body import masked_function_text
+from selfdraft.trt_plugins.gated_delta_rule import contract as delta
+from selfdraft.trt_plugins.gated_delta_rule import onnx_body as delta_body
+from selfdraft.trt_plugins.gated_delta_rule.contract import GatedDeltaRule
 from selfdraft.trt_plugins.int4_matmul import contract as matmul
 from selfdraft.trt_plugins.int4_matmul.contract import Int4MatMul
 from selfdraft.trt_plugins.int4_matmul.onnx_body import function_text
@@ -29,6 +32,9 @@ CHECK_OPSET = 21
 BODIES: dict[tuple[str, str], Callable[[dict[str, Any], str], str]] = {
     (attention.OP_DOMAIN, attention.OP_NAME): lambda attributes, name: masked_function_text(
         CachedAttention(**attributes), name=name, opset=CHECK_OPSET
+    ),
+    (delta.OP_DOMAIN, delta.OP_NAME): lambda attributes, name: delta_body.function_text(
+        GatedDeltaRule(**attributes), name=name, opset=CHECK_OPSET, checks=True
     ),
     (matmul.OP_DOMAIN, matmul.OP_NAME): lambda attributes, name: function_text(
         Int4MatMul(**attributes), name=name, opset=CHECK_OPSET
@@ -49,7 +55,7 @@ def write_check_variant(bundle: Path, manifest: Manifest, folder: Path) -> None:
 
 
 def check_variant(model: onnx.ModelProto) -> onnx.ModelProto:
-    """``model`` with a function for each attention attribute set and each int4 matrix, and calls."""
+    """``model`` with a function for each int4 matrix and each attribute set of the others, and calls."""
     checked = onnx.ModelProto()
     checked.CopyFrom(model)
     known: dict[tuple[Any, ...], str] = {}

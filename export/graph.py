@@ -30,7 +30,7 @@ from selfdraft.export.graph_passes import (
 )
 from selfdraft.export.modules import Backbone, MtpHead, half_matrices
 from selfdraft.export.operators import check_operators
-from selfdraft.export.plugin_nodes import plugin_nodes, prepare_attention
+from selfdraft.export.plugin_nodes import plugin_nodes, prepare_layers
 from selfdraft.export.targets import TARGETS, Target
 from selfdraft.manifest import (
     AttentionPlan,
@@ -103,7 +103,7 @@ def build_graphs(
         values = detach_weights(model, {key: stored_name(name, key) for key in parameters})
         fill_buffers(model, {k: b.numpy() for k, b in module.named_buffers()})
         if engine.has_plugins:
-            prepare_attention(model, name)
+            prepare_layers(model, name)
             merge(model)
         else:
             inline_and_merge(model, opset=engine.opset, exact_rows=exact_rows)
@@ -192,7 +192,7 @@ def _states(name: str, ops: Sequence[LayerOp], engine: Target) -> Iterator[State
             shape=("batch", 1),
             input="state_len",
             output="state_len_out",
-            aliased=True,
+            aliased=not engine.has_plugins,
         )
     for layer, op in enumerate(ops):
         forms = _delta_forms(op) if isinstance(op, GatedDeltaRule) else _cache_forms(op, engine)

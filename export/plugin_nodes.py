@@ -12,11 +12,13 @@ import onnx_ir as ir
 
 from selfdraft.manifest import PluginNode
 from selfdraft.trt_plugins.cached_attention import contract as attention
+from selfdraft.trt_plugins.gated_delta_rule import contract as delta
 from selfdraft.trt_plugins.int4_matmul import contract as matmul
 from selfdraft.trt_plugins.int4_matmul.contract import Int4MatMul
 
 OPS = {
     (attention.OP_DOMAIN, attention.OP_NAME): attention.OP_VERSION,
+    (delta.OP_DOMAIN, delta.OP_NAME): delta.OP_VERSION,
     (matmul.OP_DOMAIN, matmul.OP_NAME): matmul.OP_VERSION,
 }
 """Version of each operator by domain and name; the domain is the plugin's namespace."""
@@ -28,12 +30,19 @@ FOR_PLUGINS = frozenset({*ROLE.values(), ALIAS})
 """Attributes that are no part of an operator's contract."""
 
 
-def prepare_attention(model: ir.Model, graph: str) -> None:
-    """Name every attention node after its layer and address it to its plugin."""
-    found = [node for node in model.graph if node.op_type == attention.OP_NAME]
+LAYER_OPS = {attention.OP_NAME: "attention", delta.OP_NAME: "delta"}
+"""What a layer's one operator with states is called in the node's name."""
+
+
+def prepare_layers(model: ir.Model, graph: str) -> None:
+    """Name every node that keeps states after its layer and address it to its plugin.
+
+    A layer has one such node, so that their order is the order of the layers.
+    """
+    found = [node for node in model.graph if node.op_type in LAYER_OPS]
     for layer, node in enumerate(found):
         where = f"layers.{layer}" if graph == "backbone" else "layer"
-        node.name = f"{graph}.{where}.attention"
+        node.name = f"{graph}.{where}.{LAYER_OPS[node.op_type]}"
         node.attributes[ALIAS] = ir.AttrInt64(ALIAS, 0)
         _address(node)
 

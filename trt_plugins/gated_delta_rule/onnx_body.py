@@ -22,12 +22,14 @@ from selfdraft.trt_plugins.gated_delta_rule.contract import (
 )
 
 
-def function_text(op: GatedDeltaRule, *, name: str, opset: int) -> str:
+def function_text(op: GatedDeltaRule, *, name: str, opset: int, checks: bool = False) -> str:
     """The body in ONNX's text format, for ``onnx.parser.parse_function``.
 
-    fp16 rows are widened first, and those that are logged narrowed last: they are copies, so exactly.
+    ``checks``: the form of the check variant, in which no length decides a shape or a branch. fp16
+    rows are widened first, and those that are logged narrowed last: they are copies, so exactly.
     """
-    parts = [_constants(op), WINDOW, _convolution(op), _heads(op), BLOCKS, _states(op), _out(op)]
+    window, states = (WHOLE_WINDOW, _whole_states(op)) if checks else (WINDOW, _states(op))
+    parts = [_constants(op), window, _convolution(op), _heads(op), BLOCKS, states, _out(op)]
     inputs, outputs = list(INPUTS), list(OUTPUTS)
     if op.row_dtype == "fp16":
         parts = [WIDENED, *parts, NARROWED]
@@ -165,6 +167,11 @@ WINDOW = """
 of the next step. Until ``known_rows`` lengths alone count, so that all layers share one copy."""
 
 
+WHOLE_WINDOW = WINDOW.replace("ReduceMax <keepdims = 0> (total)", "Add (row_end, log)")
+"""As many rows as log and step can have. Those of no slot are zeros, which change nothing."""
+assert WHOLE_WINDOW != WINDOW
+
+
 def _convolution(op: GatedDeltaRule) -> str:
     """``mixed [B, W, C]``: each row's convolution with the rows before it, and SiLU."""
     names = ", ".join(f"tap_{j}" for j in range(op.taps))
@@ -279,17 +286,21 @@ BLOCKS = """
 the unit lower triangle ``1 + overlap`` is ``(1 - A)(1 + A²)(1 + A⁴)``, as A to the eighth power is 0."""
 
 
-def _states(op: GatedDeltaRule) -> str:
-    """``y_blocks [NB, B, Hv, 8, dv]``, and the states that change ``[commits, Hv, dk, dv]``."""
-    heads, size = op.num_value_heads, DELTA_BLOCK
-    y = f"float[N,B,{heads},{size},{op.value_dim}]"
-    state = f"float[B,{heads},{op.key_dim},{op.value_dim}]"
-    changed = f"float[M,{heads},{op.key_dim},{op.value_dim}]"
-    return f"""
+COMMITS = """
   fresh_4d = Unsqueeze (fresh, trailing)
   has_moved = Greater (moved, zero)
   begins = And (fresh, runs)
   commits = Or (has_moved, begins)
+"""
+
+
+def _states(op: GatedDeltaRule) -> str:
+    """``y_blocks [NB, B, Hv, 8, dv]``, and the states that change ``[commits, Hv, dk, dv]``."""
+    heads, size = op.num_value_heads, DELTA_BLOCK
+    y = f"float[N,B,{heads},{size},{op.value_dim}]"
+    changed = f"float[M,{heads},{op.key_dim},{op.value_dim}]"
+    return f"""
+{COMMITS}
   commit_row = NonZero (commits)
   commit_index = Transpose <perm = [1, 0]> (commit_row)
   commit_slots = Squeeze (commit_row, zeros)
@@ -312,6 +323,19 @@ def _states(op: GatedDeltaRule) -> str:
   changed_one = Expand (nothing, changed_shape)
     }},
     else_branch = across () => ({y} y_all, {changed} changed_all) {{
+{_across_blocks(op)}
+  changed_all = Gather <axis = 0> (commit_end, commit_slots)
+    }}
+  >
+  recurrent_out = ScatterND (recurrent, commit_index, changed)
+"""
+
+
+def _across_blocks(op: GatedDeltaRule) -> str:
+    """``y_all`` of every block, and the state ``commit_end [B, Hv, dk, dv]`` after ``moved`` rows."""
+    heads, size = op.num_value_heads, DELTA_BLOCK
+    state = f"float[B,{heads},{op.key_dim},{op.value_dim}]"
+    return f"""
   go_on = Constant <value = int64 {{1}}> ()
   always = Cast <to = 9> (go_on)
   at_first = Where (fresh_4d, nothing, recurrent)
@@ -339,10 +363,17 @@ def _states(op: GatedDeltaRule) -> str:
   commit_o = Where (takes_4d, state_o, commit_i)
       }}
     >
-  changed_all = Gather <axis = 0> (commit_end, commit_slots)
-    }}
-  >
-  recurrent_out = ScatterND (recurrent, commit_index, changed)
+"""
+
+
+def _whole_states(op: GatedDeltaRule) -> str:
+    """As ``_states``; the state is written whole, over what was read before."""
+    return f"""
+{COMMITS}
+{_across_blocks(op)}
+  y_blocks = Identity (y_all)
+  commits_4d = Unsqueeze (commits, trailing)
+  recurrent_out = Where (commits_4d, commit_end, recurrent)
 """
 
 
