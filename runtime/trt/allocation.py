@@ -38,11 +38,12 @@ def plan_allocation(
 
 
 def _state_bytes(graph: GraphSpec, limits: EngineLimits) -> int:
-    shapes = (
-        (state.sizes(batch=limits.batch, capacity=limits.capacity), state.dtype)
-        for state in graph.states
-    )
-    return sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in shapes)
+    total = 0
+    for state in graph.states:
+        shape = state.sizes(batch=limits.batch, capacity=limits.capacity)
+        size = math.prod(shape) * np.dtype(state.dtype).itemsize
+        total += size if state.aliased else 2 * size  # what the pass writes lies apart
+    return total
 
 
 def _buffers(name: str, graph: GraphSpec, limits: EngineLimits, drafts: int) -> int:

@@ -113,12 +113,17 @@ class Binder:
             sizes=largest,
             done=gpu.event(),
             captures=captures and self._captures,
+            moved=[
+                (states.buffers[state.name], states.output(state))
+                for state in graph.states
+                if not state.aliased
+            ],
         )
         self._tell_addresses(found, states, largest)
         return found
 
     def _tell_addresses(self, found: Pass, states: TrtStates, sizes: Sizes) -> None:
-        """Tell the context where everything lies. A state has one address, as input and output."""
+        """Tell the context where everything lies. A state that is written in place has one address."""
         addresses = {EMBEDDING: self._embedding.address}
         blocks = [found.inputs, found.lists, *found.kept.values()]
         for block in [*blocks, *([found.hidden] if found.hidden else [])]:
@@ -126,7 +131,7 @@ class Binder:
         context: trt.IExecutionContext = found.context
         for state in found.graph.states:
             address = states.buffers[state.name].address
-            addresses |= {state.input: address, state.output: address}
+            addresses |= {state.input: address, state.output: states.output(state).address}
             shape = state.sizes(batch=states.batch, capacity=states.capacity)
             if not context.set_input_shape(state.input, shape):
                 raise self._refused(f"{found.graph.file} takes no {state.name} of shape {shape}")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from selfdraft.errors import DeviceError
@@ -24,7 +26,8 @@ class DriverGraphs:
         graph, executable = ctypes.c_void_p(), ctypes.c_void_p()
         self._call("cuStreamBeginCapture_v2", ctypes.c_void_p(stream), THREAD_LOCAL)
         try:
-            enqueue()
+            with _no_collection():
+                enqueue()
         finally:
             # A capture that is not ended would block the stream for good.
             ended = self._driver.cuStreamEndCapture(ctypes.c_void_p(stream), ctypes.byref(graph))
@@ -65,6 +68,19 @@ class CapturedGraph:
     def launch(self, stream: int) -> None:
         """Queue the work once more."""
         self._graphs.launch(self._executable, stream)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """No collector meanwhile: states in a circle of objects wait for the stream when they go, which
+    ends a capture."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _load_driver() -> Any:

@@ -2,12 +2,13 @@
 
 Addresses never change. A pass over a decode step's rows is queued once as TensorRT queues it, which
 lets it set up what it sets up lazily, then recorded; from then on the record is launched. Each
-record has a context of its own, since it is tied to that context's shapes and addresses.
+record has a context of its own, since it is tied to that context's shapes and addresses. A state that
+standard operators compute is copied to its place behind the pass (docs/tensorrt.md, States).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,7 +20,7 @@ from selfdraft.manifest import GraphSpec, TensorSpec
 from selfdraft.runtime.backend import FloatArray, IntArray, Step
 from selfdraft.runtime.trt.block import Block, DeviceView
 from selfdraft.runtime.trt.capture import CapturedGraph
-from selfdraft.runtime.trt.gpu import Event, Gpu, cuda_errors
+from selfdraft.runtime.trt.gpu import DeviceBuffer, Event, Gpu, cuda_errors
 from selfdraft.runtime.trt.library import last_error
 from selfdraft.runtime.trt.limits import Sizes
 
@@ -71,6 +72,8 @@ class Pass:
     """Of the pass that ran last."""
     captures: bool
     """Whether its shapes are fixed, so that it can be recorded."""
+    moved: Sequence[tuple[DeviceBuffer, DeviceBuffer]]
+    """States that the graph must not write in place, and where it writes them."""
     done: Event
     """End of the newest run."""
     pending: bool = False
@@ -166,6 +169,8 @@ class Pass:
     def _enqueue(self) -> None:
         if not self.context.execute_async_v3(self.gpu.stream):
             raise self._failed("does not run")
+        for state, written in self.moved:
+            self.gpu.copy(state.address, written.address, state.num_bytes)
         self.lists.download()
 
     def _copy(self, target: DeviceView, source: TrtTensor) -> None:

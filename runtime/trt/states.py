@@ -25,17 +25,24 @@ class TrtStates:
     batch: int
     capacity: int
     buffers: dict[str, DeviceBuffer]
+    outputs: dict[str, DeviceBuffer]
+    """Where passes write the states that are not updated in place (``StateSpec.aliased``)."""
     passes: dict[PassKey, Pass] = field(default_factory=dict)
     turn: int = 0
     """Which of its two sets of buffers the MTP head used last."""
 
     @property
     def num_bytes(self) -> int:
-        return sum(buffer.num_bytes for buffer in self.buffers.values())
+        held = (*self.buffers.values(), *self.outputs.values())
+        return sum(buffer.num_bytes for buffer in held)
 
     def addresses(self) -> dict[str, int]:
         """Address of every state; they never change."""
         return {name: buffer.address for name, buffer in self.buffers.items()}
+
+    def output(self, state: StateSpec) -> DeviceBuffer:
+        """Where a pass writes ``state``: over it, unless that is not allowed."""
+        return (self.buffers if state.aliased else self.outputs)[state.name]
 
 
 def allocate_states(gpu: Gpu, manifest: Manifest, *, batch: int, capacity: int) -> TrtStates:
@@ -48,7 +55,9 @@ def allocate_states(gpu: Gpu, manifest: Manifest, *, batch: int, capacity: int) 
     order = sorted(sizes, key=sizes.__getitem__, reverse=True)
     allocated = {name: gpu.allocate(sizes[name]) for name in order}
     buffers = {name: allocated[name] for name in sizes}
-    states = TrtStates(batch=batch, capacity=capacity, buffers=buffers)
+    apart = [state.name for _, state in _states(manifest) if not state.aliased]
+    outputs = {name: gpu.allocate(sizes[name]) for name in apart}
+    states = TrtStates(batch=batch, capacity=capacity, buffers=buffers, outputs=outputs)
     gpu.finish_before(states)
     return states
 

@@ -173,7 +173,7 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateSpec:
-    """A tensor that lives between steps, bound as ``input`` and ``output`` at one address."""
+    """A tensor that lives between steps: what a pass gives as ``output``, the next takes as ``input``."""
 
     name: str
     kind: StateKind
@@ -182,7 +182,8 @@ class StateSpec:
     input: str
     output: str
     aliased: bool
-    """The graph updates it in place: bind one buffer to both names."""
+    """The graph updates it in place: bind one buffer to both names. Else the output needs one of its
+    own, copied into the state behind the pass."""
 
     def sizes(self, *, batch: int, capacity: int) -> tuple[int, ...]:
         """The shape for ``batch`` slots of ``capacity`` cache slots."""
@@ -197,7 +198,7 @@ class PluginNode:
     name: str
     """Of the node, and of the engine's layer."""
     op: str
-    """Plugin name: ``CachedAttention`` or ``Int4MatMul``."""
+    """Plugin name: ``CachedAttention``, ``GatedDeltaRule`` or ``Int4MatMul``."""
     version: str
     namespace: str
 

@@ -208,9 +208,3 @@ def test_promised_head_without_tensors_is_refused_and_its_absence_noted(tmp_path
     write_hybrid(tmp_path / "b", drop=head)
     with refused("mtp_num_hidden_layers = 1", "mtp.pre_fc_norm_embedding.weight"):
         read_model(Checkpoint.open(tmp_path / "b"))
-
-
-def test_boards_are_refused_for_want_of_a_kernel(tmp_path) -> None:
-    write_hybrid(tmp_path / "c", changes={"hidden_size": 64})
-    with refused("recurrent state", "orin-jp6"):
-        export_bundle(tmp_path / "c", tmp_path / "b", ExportOptions(target="orin-jp6"))

@@ -39,6 +39,7 @@ LOOP_TESTS = (
     "test_drafting",
     "test_beam_search",
     "test_attention_record",
+    "test_hybrid_decoding",
 )
 """Modules that run on two backends: the reference, and TensorRT's on a double of its libraries."""
 

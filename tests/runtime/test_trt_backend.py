@@ -276,6 +276,24 @@ def test_queued_work_ends_before_its_states_go(backend: Any, double: Double) -> 
     assert left == [0]
 
 
+def test_collector_is_off_while_a_step_is_recorded(
+    backend: Any, double: Double, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """States in a circle of objects wait for the stream when they go, which would end a capture."""
+    during: list[bool] = []
+    enqueue = Pass._enqueue
+
+    def noted(self: Pass) -> None:
+        enqueue(self)
+        if double.device.capturing is not None:
+            during.append(gc.isenabled())
+
+    monkeypatch.setattr(Pass, "_enqueue", noted)
+    warm(started(backend, drafts=1), 2)
+    assert during and not any(during)
+    assert gc.isenabled()
+
+
 def test_shapes_beyond_the_engine_are_refused_with_the_command(backend: Any) -> None:
     limits = backend.limits
     with refused("5 slots", "built for 4"):

@@ -22,6 +22,7 @@ from selfdraft.export.check_variant import write_check_variant
 from selfdraft.export.graph import build_graphs
 from selfdraft.export.options import ExportOptions
 from selfdraft.manifest import FileSpec, GraphSpec, Manifest, manifest_to_json
+from selfdraft.recurrent import STATE_LEN
 from selfdraft.runtime.bundle import Bundle, open_bundle
 from selfdraft.runtime.trt.backend import TensorRtBackend
 from selfdraft.runtime.trt.builder import BuildOptions, build_engines
@@ -46,6 +47,7 @@ def write_engine_bundle(
     save_file({"embedding": embedding.astype(np.float32)}, str(folder / manifest.embedding_file))
     graphs = _write_graphs(folder, manifest)
     files = {path.name: _file(path) for path in sorted(folder.iterdir())}
+    graphs = {name: _as_for_a_board(graph) for name, graph in graphs.items()}
     full = dataclasses.replace(manifest, target="orin-jp6", graphs=graphs, files=files)
     (folder / "manifest.json").write_text(manifest_to_json(full), encoding="utf-8")
     return Bundle(path=folder, manifest=full)
@@ -77,14 +79,23 @@ def _write_graphs(folder: Path, manifest: Manifest) -> dict[str, GraphSpec]:
     return graphs
 
 
+def _as_for_a_board(graph: GraphSpec) -> GraphSpec:
+    """``graph`` with the states that no plugin writes bound apart."""
+    states = tuple(
+        dataclasses.replace(state, aliased=state.name != STATE_LEN) for state in graph.states
+    )
+    return dataclasses.replace(graph, states=states)
+
+
 def _file(path: Path) -> FileSpec:
     content = path.read_bytes()
     return FileSpec(bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
 
 
 def write_plugin_library(path: Path) -> Path:
-    """A "library" with the creators of our two plugins, as the double reads it."""
-    path.write_text("double\nCachedAttention 1 selfdraft\nInt4MatMul 1 selfdraft\n")
+    """A "library" with the creators of our plugins, as the double reads it."""
+    names = ("CachedAttention", "GatedDeltaRule", "Int4MatMul")
+    path.write_text("\n".join(["double", *(f"{name} 1 selfdraft" for name in names)]) + "\n")
     return path
 
 

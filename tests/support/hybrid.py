@@ -49,6 +49,18 @@ CONFIG: dict[str, Any] = {
     },
 }
 
+FOR_BOARDS: dict[str, Any] = {
+    "hidden_size": 128,
+    "num_attention_heads": 4,
+    "head_dim": 64,
+    "linear_key_head_dim": 64,
+    "linear_value_head_dim": 64,
+    "linear_num_key_heads": 1,
+    "linear_num_value_heads": 3,
+    "rope_parameters": {**CONFIG["rope_parameters"], "mrope_section": [4, 2, 2]},
+}
+"""Changes of ``CONFIG``: heads that the kernels of a board serve, matrices that can be int4."""
+
 
 def tiny_hybrid(tiny: Any, **limits: Any) -> Any:
     """A reference backend of ``tiny_model`` with two gated delta nets around one gated attention."""

@@ -42,6 +42,8 @@ class FakeDevice:
     """All memory of the double, and its stream."""
 
     memory_bytes: int = 1 << 32
+    held_bytes: int = 0
+    """A count of its own: the collector may free some while one goes through ``arrays``."""
     starts: list[int] = field(default_factory=list)
     arrays: dict[int, NDArray[np.uint8]] = field(default_factory=dict)
     pinned: list[NDArray[np.uint8]] = field(default_factory=list)
@@ -66,9 +68,9 @@ class FakeDevice:
     def allocate(self, num_bytes: int) -> int:
         """Address of garbage, or 0 where memory is out."""
         self.count_allocation()
-        held = tuple(self.arrays.values())  # the collector may free some at any time
-        if sum(array.size for array in held) + num_bytes > self.memory_bytes:
+        if self.held_bytes + num_bytes > self.memory_bytes:
             return 0
+        self.held_bytes += num_bytes
         room = np.full(num_bytes + ALIGNMENT, GARBAGE, np.uint8)
         start = -(-room.ctypes.data // ALIGNMENT) * ALIGNMENT
         skipped = start - room.ctypes.data
@@ -79,7 +81,7 @@ class FakeDevice:
     def free(self, address: int) -> None:
         self.finish()  # as cuMemFree does
         self.starts.remove(address)
-        del self.arrays[address]
+        self.held_bytes -= self.arrays.pop(address).size
 
     def view(self, address: int, num_bytes: int) -> NDArray[np.uint8]:
         """Bytes of device memory; outside of an allocation is an error."""

@@ -43,10 +43,13 @@ class OnnxModel:
 
     @property
     def aliases(self) -> dict[str, str]:
-        """Output by input, of every state."""
+        """Output by input, of every state that a plugin writes.
+
+        Not ``state_len``: kernels of TensorRT's own compute it, which may write before others read.
+        """
         outputs = {tensor.name for tensor in self.outputs}
         named = {tensor.name: f"{tensor.name}_out" for tensor in self.inputs}
-        return {i: o for i, o in named.items() if o in outputs and i != "hidden"}
+        return {i: o for i, o in named.items() if o in outputs and i not in ("hidden", "state_len")}
 
 
 @functools.cache
