@@ -10,6 +10,10 @@ from numpy.typing import NDArray
 from selfdraft.runtime.processors import Processor
 from selfdraft.runtime.row_view import RowView
 
+LEAST_FACTOR = 2.0**-400
+"""A smaller factor would divide beyond fp64, and the law is the same: logits of fp32 that differ at
+all are 2**251 apart already."""
+
 
 class RepetitionPenalty(Processor):
     """Divides positive logits of tokens seen in prompt or reply by ``factor``, multiplies others.
@@ -30,8 +34,8 @@ class RepetitionPenalty(Processor):
         return seen
 
     def process(self, row: RowView) -> None:
-        values = row.values
-        penalised = np.where(values > 0, values / self._factor, values * self._factor)
+        values, factor = row.values, max(self._factor, LEAST_FACTOR)
+        penalised = np.where(values > 0, values / factor, values * factor)
         row.values = np.where(row.take(self._seen), penalised, values)
 
     def advance(self, token: int) -> None:

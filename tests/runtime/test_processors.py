@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from selfdraft.errors import ConfigError
 from selfdraft.runtime.candidates import top_candidates
+from selfdraft.runtime.distribution import distribution_of_row
 from selfdraft.runtime.logit_params import LogitParams
 from selfdraft.runtime.penalties import CountPenalty, LogitBias, RepetitionPenalty
 from selfdraft.runtime.processors import Processor, ProcessorChain
@@ -66,6 +67,21 @@ def test_repetition_penalty_divides_positive_and_multiplies_negative_logits_of_s
     processor = RepetitionPenalty(2.0, PROMPT, vocab_size=6)
     row = [4.0, 4.0, -4.0, 0.0, 4.0, 4.0]
     assert _processed(processor, row, said=[5]) == [4.0, 2.0, -8.0, 0.0, 4.0, 2.0]
+
+
+@pytest.mark.parametrize("factor", [1e-30, 1e-300, 5e-324])
+def test_the_smallest_repetition_penalties_give_all_to_the_likeliest_token_seen(
+    factor: float,
+) -> None:
+    processor = RepetitionPenalty(factor, (0, 1, 2, 3), vocab_size=6)
+    row = [5.0, np.nextafter(np.float32(5), np.float32(9)), -3e38, -np.inf, 7.0, 9.0]
+    with np.errstate(all="raise", under="ignore"):
+        first, second, third, banned, *others = _processed(processor, row)
+        law = SamplingLaw(temperature=1e-30, top_k=0, top_p=1.0, min_p=0.0, seed=0)
+        shares = distribution_of_row(np.array([first, second, third, *others[1:]]), law)
+    assert others == row[4:] and banned == -np.inf
+    assert 9 < first < second < np.inf and -1e10 < third <= 0
+    assert shares is not None and shares.shares.tolist() == [0, 1, 0, 0]
 
 
 def test_count_penalties_see_the_reply_only_and_count_every_time() -> None:
