@@ -24,6 +24,19 @@ class DriverGraphs:
     def capture(self, stream: int, enqueue: Callable[[], None]) -> CapturedGraph:
         """What ``enqueue`` puts on ``stream``. Raises ``DeviceError`` where it cannot be recorded."""
         graph, executable = ctypes.c_void_p(), ctypes.c_void_p()
+        try:
+            self._record(stream, enqueue, graph)
+            self._call(
+                "cuGraphInstantiateWithFlags", ctypes.byref(executable), graph, ctypes.c_uint64(0)
+            )
+        finally:
+            # What is launched is a copy; a capture that failed may have left no graph.
+            if graph:
+                self._driver.cuGraphDestroy(graph)
+        return CapturedGraph(self, executable)
+
+    def _record(self, stream: int, enqueue: Callable[[], None], graph: ctypes.c_void_p) -> None:
+        """Let ``graph`` be what ``enqueue`` puts on ``stream``; the caller frees it."""
         self._call("cuStreamBeginCapture_v2", ctypes.c_void_p(stream), THREAD_LOCAL)
         try:
             with _no_collection():
@@ -32,11 +45,6 @@ class DriverGraphs:
             # A capture that is not ended would block the stream for good.
             ended = self._driver.cuStreamEndCapture(ctypes.c_void_p(stream), ctypes.byref(graph))
         self._check("cuStreamEndCapture", ended)
-        self._call(
-            "cuGraphInstantiateWithFlags", ctypes.byref(executable), graph, ctypes.c_uint64(0)
-        )
-        self._call("cuGraphDestroy", graph)
-        return CapturedGraph(self, executable)
 
     def launch(self, executable: ctypes.c_void_p, stream: int) -> None:
         """Queue a record."""

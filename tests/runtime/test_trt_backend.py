@@ -311,6 +311,18 @@ def test_shapes_beyond_the_engine_are_refused_with_the_command(backend: Any) -> 
         backend.run_backbone(states, wide, np.zeros((1, 1), np.int64))
 
 
+@pytest.mark.parametrize("fails", [None, "cuStreamEndCapture", "cuGraphInstantiateWithFlags"])
+def test_every_recorded_graph_is_freed_whether_or_not_it_can_be_launched(
+    bundle: Bundle, double: Double, monkeypatch: pytest.MonkeyPatch, fails: str | None
+) -> None:
+    freed: list[int] = []
+    monkeypatch.setattr(double.driver, "cuGraphDestroy", lambda graph: freed.append(graph.value))
+    double.driver.fails = fails
+    with refused(f"{fails} failed", error=DeviceError) if fails else contextlib.nullcontext():
+        warm(started(open_backend(bundle), drafts=0))
+    assert freed == list(range(1, len(double.driver.graphs) + 1)) != []
+
+
 def test_failures_of_the_libraries_are_told_in_our_words(
     backend: Any, double: Double, bundle: Bundle
 ) -> None:
