@@ -8,6 +8,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import typer
 
@@ -88,4 +89,17 @@ def _usage_error(error: Exception) -> ConfigError | None:
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "selfdraft"
     problem = " ".join(describe().split()).rstrip(".")
-    return ConfigError(problem[:1].lower() + problem[1:], hint=f"see: {command} --help")
+    hint = f"see: {command} --help"
+    meaning = _meaning(context, getattr(error, "option_name", None))
+    if meaning is not None:
+        hint = f"{meaning} {hint.capitalize()}"
+    return ConfigError(problem[:1].lower() + problem[1:], hint=hint)
+
+
+def _meaning(context: Any, option: str | None) -> str | None:
+    """What a wrongly used option is and takes, where the command has it."""
+    params = context.command.params if context is not None else ()
+    found = next((param for param in params if option in param.opts), None)
+    if found is None:
+        return None
+    return f"{option} {found.metavar or ''}".rstrip() + f": {found.help}"

@@ -12,6 +12,15 @@ OTHERS = "Options"
 class GroupedCommand(TyperCommand):
     """A command whose help lists options by their ``rich_help_panel``, those without one first."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse; every mistake of usage says of which command it is, so that a hint can name it."""
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            if hasattr(error, "format_message") and getattr(error, "ctx", None) is None:
+                error.ctx = ctx  # type: ignore[attr-defined]
+            raise
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Arguments, then the options of each group."""
         sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], OTHERS: []}

@@ -245,3 +245,22 @@ def test_json_goes_to_stdout_alone(run: Any, shared_bundle: Path) -> None:
     result = run("inspect", shared_bundle, "--json")
     assert json.loads(result.stdout)["schema"] == "selfdraft.inspect/1"
     assert result.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("command", "wrong", "said", "hint"),
+    [
+        ("doctor", ("--explain",), "'--explain' requires an argument", "Explain an error message"),
+        ("bench serve", ("B", "--slots"), "'--slots' requires", "Requests that run at once"),
+        ("serve", ("B", "--json=1"), "'--json' does not take a value", "Print JSON"),
+        ("generate", ("B", "--no-such"), "no such option: --no-such", ""),
+    ],
+)
+def test_a_mistake_of_usage_tells_what_the_option_is_and_whose_help_to_read(
+    run: Any, command: str, wrong: tuple[str, ...], said: str, hint: str
+) -> None:
+    result = run(*command.split(), *wrong)
+    assert result.exit_code == 2
+    problem, next_step = result.stderr.splitlines()
+    assert said in problem
+    assert hint in next_step and next_step.endswith(f"ee: selfdraft {command} --help")
