@@ -22,6 +22,7 @@ from selfdraft.cli.serving.asked import Asked
 from selfdraft.cli.serving.body import read_object, wrong_field
 from selfdraft.cli.serving.chat_body import chat_asked
 from selfdraft.cli.serving.counted import Counted
+from selfdraft.cli.serving.crowd import Crowd
 from selfdraft.cli.serving.failures import ApiError, api_error
 from selfdraft.cli.serving.openapi import document
 from selfdraft.cli.serving.served import Served
@@ -34,8 +35,8 @@ TASK = re.compile(rf"[!-~]{{1,{MAX_TASK}}}")
 Read = Callable[..., Asked]
 
 
-def application(served: Served) -> Starlette:
-    """The whole server as an ASGI application."""
+def application(served: Served, *, num_open: Callable[[], int]) -> Starlette:
+    """The whole server as an ASGI application; ``num_open``: connections that are open now."""
     routes = [
         Route("/v1/chat/completions", partial(_answer, served, chat_asked), methods=["POST"]),
         Route("/v1/completions", partial(_answer, served, text_asked), methods=["POST"]),
@@ -49,6 +50,7 @@ def application(served: Served) -> Starlette:
         routes=routes,
         middleware=[
             Middleware(Counted, metrics=served.metrics, paths=[route.path for route in routes]),
+            Middleware(Crowd, most=served.settings.max_connections, num_open=num_open),
             Middleware(Access, settings=served.settings),
         ],
         exception_handlers={

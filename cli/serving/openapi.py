@@ -26,7 +26,7 @@ REFUSALS = {
     "415": "The body is not declared as JSON.",
     "429": "There is no room for one more request now.",
     "500": "The server failed.",
-    "503": "It is shutting down, or the request took too long.",
+    "503": "It is shutting down, the request took too long, or too many connections are open.",
 }
 ERROR: Mapping[str, Any] = {
     "type": "object",

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from selfdraft.cli.serving.app import application
 from selfdraft.cli.serving.served import Served, serve_session
 from selfdraft.cli.serving.server import Server, address_of, bound_socket, run_server
 from selfdraft.cli.serving.settings import ServerSettings
@@ -58,7 +57,4 @@ def open_server(
             served = serve_session(
                 session, service, settings, telemetry=telemetry, started=int(time.time())
             )
-            app = application(served)
-            yield OpenServer(
-                served=served, server=Server(app, service, settings), listener=listener
-            )
+            yield OpenServer(served=served, server=Server(served), listener=listener)

@@ -10,11 +10,11 @@ import threading
 from collections.abc import Iterator, Sequence
 
 import uvicorn
-from starlette.applications import Starlette
 
+from selfdraft.cli.serving.app import application
+from selfdraft.cli.serving.served import Served
 from selfdraft.cli.serving.settings import ServerSettings
 from selfdraft.errors import ConfigError
-from selfdraft.runtime.serving.service import Service
 
 SENDING_S = 5.0
 """After the last token of a shutdown, for what is still on its way to clients."""
@@ -22,22 +22,22 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Server(uvicorn.Server):
-    """Closes ``service`` when it is told to end: running replies have ``drain_s`` to finish."""
+    """Closes the service when it is told to end: running replies have ``drain_s`` to finish."""
 
-    def __init__(self, app: Starlette, service: Service, settings: ServerSettings) -> None:
+    def __init__(self, served: Served) -> None:
+        settings = served.settings
         super().__init__(
             uvicorn.Config(
-                app,
+                application(served, num_open=lambda: len(self.server_state.connections)),
                 log_config=None,
                 access_log=False,
                 lifespan="off",
                 ws="none",
                 server_header=False,
-                limit_concurrency=settings.max_connections,
                 timeout_graceful_shutdown=int(settings.drain_s + SENDING_S),
             )
         )
-        self._service = service
+        self._service = served.service
         self._drain_s = settings.drain_s
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -43,10 +43,17 @@ def serving(
 
 def wait_for_idle(opened: OpenServer) -> ServiceSnapshot:
     """The service once no request is left in it; fails where one stays."""
+    return _wait(opened, lambda now: now.running == now.waiting == 0)
+
+
+def wait_for_running(opened: OpenServer) -> ServiceSnapshot:
+    """The service once a request runs in it; fails where none comes."""
+    return _wait(opened, lambda now: now.running > now.prefilling)
+
+
+def _wait(opened: OpenServer, wanted: Callable[[ServiceSnapshot], bool]) -> ServiceSnapshot:
     deadline = time.monotonic() + WAIT_S
-    while time.monotonic() < deadline:
-        now = opened.served.service.snapshot()
-        if now.running == now.waiting == 0:
-            return now
+    while not wanted(now := opened.served.service.snapshot()):
+        assert time.monotonic() < deadline, f"{now.running} requests run, {now.waiting} wait"
         time.sleep(0.01)
-    raise AssertionError(f"{now.running} requests still run, {now.waiting} wait")
+    return now

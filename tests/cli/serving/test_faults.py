@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -62,6 +65,29 @@ def test_ten_times_too_many_are_refused_clearly_and_the_rest_answered(shared_bun
         now = wait_for_idle(opened)
         assert now.refused == len(refused)
         assert ask(address, CHAT, ASK).text == REPLY
+
+
+def test_too_many_connections_are_refused_as_clients_expect_it(shared_bundle: Path) -> None:
+    with serving(shared_bundle, max_connections=2) as opened, ExitStack() as idle:
+        address = loopback_address(opened.url)
+        idle.enter_context(socket.create_connection(address))
+        assert ask(address, CHAT, ASK).text == REPLY, "the second of two"
+        idle.enter_context(socket.create_connection(address))
+        connection = HTTPConnection(*address, timeout=WAIT_S)
+        connection.request("POST", CHAT, json.dumps(ASK), {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        error = json.loads(response.read())["error"]
+        assert (response.status, error["code"]) == (503, "too_many_connections")
+        assert error["type"] == "server_error" and error["message"]
+        assert response.headers["Retry-After"] and response.headers["Connection"] == "close"
+        assert response.headers.get_content_type() == "application/json"
+        idle.close()
+        deadline = time.monotonic() + WAIT_S
+        while (found := ask(address, CHAT, ASK)).status == 503 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert found.text == REPLY
+        told = http(f"{opened.url}/metrics")[1].decode()
+    assert f'http_responses_total{{path="{CHAT}",status="503"}}' in told
 
 
 @pytest.fixture(scope="module")

@@ -7,11 +7,12 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.http_server import WAIT_S, serving, wait_for_idle
+from support.http_server import WAIT_S, serving, wait_for_idle, wait_for_running
 
 pytest.importorskip("uvicorn", reason="pip install 'selfdraft[serve]'")
 
@@ -19,12 +20,17 @@ from selfdraft.cli.load.address import Address, loopback_address
 from selfdraft.cli.load.client import CHAT, ask
 from selfdraft.cli.serving.answer import Answer
 from selfdraft.cli.serving.exchange import Exchange
+from selfdraft.cli.serving.failures import ApiError
+from selfdraft.errors import ConfigError
 from selfdraft.runtime.result import TokenEvent
+from selfdraft.runtime.serving.events import Overloaded
+from selfdraft.runtime.serving.options import ServingOptions
 from selfdraft.runtime.serving.ticket import Ticket
 
 ASK: dict[str, Any] = {"messages": [{"role": "user", "content": "recite"}]}
 OWN = (Answer, Exchange, Ticket, TokenEvent)
 """Kinds of objects that belong to one request."""
+REFUSALS = (Overloaded, ApiError, ConfigError)
 ROUNDS = 4
 
 
@@ -37,14 +43,14 @@ def _requests(address: Address) -> None:
     assert ask(address, CHAT, json.dumps(ASK | {"temperature": -1}).encode()).status == 400
 
 
-def _alive() -> Counter[str]:
-    return Counter(type(one).__name__ for one in gc.get_objects() if type(one) in OWN)
+def _alive(kinds: tuple[type, ...] = OWN) -> Counter[str]:
+    return Counter(type(one).__name__ for one in gc.get_objects() if type(one) in kinds)
 
 
-def _settled(wanted: Callable[[Counter[str]], bool]) -> Counter[str]:
+def _settled(wanted: Callable[[Counter[str]], bool], kinds: tuple[type, ...] = OWN) -> Counter[str]:
     """What is alive once it is as ``wanted``, or when that takes too long."""
     deadline = time.monotonic() + WAIT_S
-    while not wanted(found := _alive()) and time.monotonic() < deadline:
+    while not wanted(found := _alive(kinds)) and time.monotonic() < deadline:
         time.sleep(0.05)
     return found
 
@@ -65,3 +71,25 @@ def test_requests_that_are_over_need_no_garbage_collector(shared_bundle: Path) -
         finally:
             gc.enable()
         assert after <= before, "they wait for each other in circles"
+
+
+def test_refusals_need_no_garbage_collector(endless_bundle: Path) -> None:
+    options = ServingOptions(max_waiting=0)
+    with serving(endless_bundle, slots=1, options=options) as opened, ThreadPoolExecutor(1) as pool:
+        address = loopback_address(opened.url)
+        long = ASK | {"stream": True, "max_tokens": 7000}
+        running = pool.submit(ask, address, CHAT, long)
+        wait_for_running(opened)
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(ROUNDS):
+                assert ask(address, CHAT, ASK).status == 429
+                assert ask(address, CHAT, ASK | {"temperature": -1}).status == 400
+                assert ask(address, CHAT, ASK | {"model": "another"}).status == 404
+            assert not running.done(), "there was no room all the time"
+            after = _settled(lambda found: not found, REFUSALS)
+        finally:
+            gc.enable()
+            opened.stop()
+    assert not after, "errors and the frames that raised them wait for each other in circles"
