@@ -118,6 +118,11 @@ def _line(path: Path, number: int, text: str) -> BenchLine:
     try:
         data = json.loads(text)
         found = data.get("schema") if isinstance(data, dict) else None
+        if isinstance(found, str) and _kind(found) != _kind(SCHEMA):
+            raise ConfigError(
+                f"{path}, line {number} is a record of {_kind(found)}, not of {_kind(SCHEMA)}",
+                hint="give what selfdraft bench BUNDLE --json prints, without serve and --attention",
+            )
         if found != SCHEMA:
             raise StrictError(f"schema {found!r}, expected {SCHEMA!r}")
         return record_from_json(BenchLine, data, where="line")
@@ -126,3 +131,8 @@ def _line(path: Path, number: int, text: str) -> BenchLine:
             f"{path}, line {number}: {error}",
             hint="measure again with this selfdraft: selfdraft bench BUNDLE --json",
         ) from None
+
+
+def _kind(schema: str) -> str:
+    """A schema without its version."""
+    return schema.partition("/")[0]

@@ -7,15 +7,24 @@ from typing import Annotated
 
 import typer
 
-from selfdraft.cli.options import BackendOption, ContextOption, ThreadsOption
+from selfdraft.cli.options import (
+    BackendOption,
+    ContextOption,
+    SlotsOption,
+    ThreadsOption,
+    is_typed,
+)
 from selfdraft.errors import ConfigError
 
 _LOAD = "Load"
 _SERVER = "Server"
 DEFAULT_CLIENTS = "1,2,4"
+OF_STARTED_SERVER = ("drafts", "slots", "backend", "threads", "context")
+"""Options that a server at --url was given when it was started."""
 
 
 def command(
+    ctx: typer.Context,
     bundle: Annotated[
         Path | None,
         typer.Argument(
@@ -51,10 +60,22 @@ def command(
             min=1,
             max=10_000,
             metavar="N",
-            help="Requests of each load.",
+            help="Requests of each load in a round.",
             rich_help_panel=_LOAD,
         ),
-    ] = 32,
+    ] = 16,
+    rounds: Annotated[
+        int,
+        typer.Option(
+            "--rounds",
+            min=1,
+            max=1000,
+            metavar="N",
+            help="Rounds of each load, in which plain decoding and drafts take turns. Their servers "
+            "run side by side; with 1 they run one after the other.",
+            rich_help_panel=_LOAD,
+        ),
+    ] = 3,
     tokens: Annotated[
         int,
         typer.Option(
@@ -132,17 +153,7 @@ def command(
             rich_help_panel=_SERVER,
         ),
     ] = None,
-    slots: Annotated[
-        int,
-        typer.Option(
-            "--slots",
-            min=1,
-            max=64,
-            metavar="N",
-            help="Requests that run at once.",
-            rich_help_panel=_SERVER,
-        ),
-    ] = 4,
+    slots: SlotsOption = 4,
     backend: BackendOption = "auto",
     threads: ThreadsOption = None,
     context: ContextOption = None,
@@ -152,13 +163,13 @@ def command(
 ) -> None:
     """Measure a server under load: time to the first token, between tokens, and throughput.
 
-    Starts the server on a loopback port, plain and with drafts one after the other. Traffic goes to
-    this machine only (docs/benchmarking.md).
+    Starts servers on loopback ports, plain and with drafts, which are measured in turns. Traffic
+    goes to this machine only (docs/benchmarking.md).
 
     \b
     Examples:
       selfdraft bench serve BUNDLE --clients 1,2,4,8
-      selfdraft bench serve BUNDLE --rate 0.5,1,2 --requests 100 --json
+      selfdraft bench serve BUNDLE --rate 0.5,1,2 --requests 100 --rounds 1 --json
       selfdraft bench serve --url http://127.0.0.1:8000 --clients 4
     """
     from selfdraft.cli.bench_serve_run import ServedBy, Traffic, bench_serve
@@ -169,15 +180,20 @@ def command(
     rates = numbers("--rate", rate, float, 0.001, 1000)
     if counts is None and rates is None:
         counts = numbers("--clients", DEFAULT_CLIENTS, int, 1, 512)
+    if counts is not None and requests < max(counts):
+        raise ConfigError(
+            f"--requests {requests} is less than one for each of {max(counts)} clients",
+            hint=f"give each a few: --requests {4 * max(counts)}",
+        )
     if (bundle is None) == (url is None):
         raise ConfigError(
             "give a bundle to serve, or --url of a server that runs: one of the two",
             hint="selfdraft bench serve BUNDLE",
         )
-    if url is not None and (drafts is not None or threads is not None or context is not None):
+    typed = [f"--{name}" for name in OF_STARTED_SERVER if is_typed(ctx, name)]
+    if url is not None and typed:
         raise ConfigError(
-            "--drafts, --threads and --context belong to a server that is started here",
-            hint="leave them out with --url",
+            f"{typed[0]} is for a server that is started here", hint="leave it out with --url"
         )
     traffic = Traffic(
         points=(
@@ -185,6 +201,7 @@ def command(
             *(Point(rate=each) for each in rates or ()),
         ),
         requests=requests,
+        rounds=rounds,
         tokens=tokens,
         seed=seed,
         prompts=prompts,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from selfdraft.manifest import Manifest
 
 SCHEMA = "selfdraft.bench-serve/1"
+PLAIN = "0"
+"""``drafts`` of plain decoding."""
 HEADER = (
     "load",
     "drafts",
@@ -79,6 +82,27 @@ def serve_record(point: Point, figures: Mapping[str, Any], setting: Setting) -> 
         "rate": point.rate,
         **figures,
     }
+
+
+def speedup(record: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> float | None:
+    """Throughput by that of plain decoding under the same load: median of the ratios of the rounds.
+
+    ``records`` holds the plain one, if there is any.
+    """
+    same = ("clients", "rate")
+    plain = next(
+        (
+            one
+            for one in records
+            if one["drafts"] == PLAIN and all(one[name] == record[name] for name in same)
+        ),
+        None,
+    )
+    if plain is None:
+        return None
+    pairs = zip(record["round_tok_per_s"], plain["round_tok_per_s"], strict=True)
+    ratios = [own / base for own, base in pairs if own and base]
+    return statistics.median(ratios) if ratios else None
 
 
 def serve_row(record: Mapping[str, Any]) -> tuple[object, ...]:

@@ -1,20 +1,27 @@
-"""Runs the loads of ``selfdraft bench serve`` on one server after the other."""
+"""Runs the loads of ``selfdraft bench serve`` on its servers, in turns."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from selfdraft.cli.bench_serve_record import HEADER, Setting, load_text, serve_record, serve_row
-from selfdraft.cli.console import note, print_json_line, say, stage_progress, table
+from selfdraft.cli.bench_serve_record import (
+    HEADER,
+    Setting,
+    load_text,
+    serve_record,
+    serve_row,
+    speedup,
+)
+from selfdraft.cli.console import OnStage, note, print_json_line, say, stage_progress, table
 from selfdraft.cli.load.address import Address, loopback_address
 from selfdraft.cli.load.asking import QUESTIONS, num_slots, sender, served_model
 from selfdraft.cli.load.figures import load_figures
 from selfdraft.cli.load.started import started_server
-from selfdraft.cli.load.traffic import Point, run_point
+from selfdraft.cli.load.traffic import Point, Send, Sent, run_point
 from selfdraft.errors import ConfigError, DeviceError
 
 if TYPE_CHECKING:
@@ -32,7 +39,8 @@ class Traffic:
 
     points: tuple[Point, ...]
     requests: int
-    """Of each point."""
+    """Of each point in a round."""
+    rounds: int
     tokens: int
     seed: int
     prompts: Path | None
@@ -55,10 +63,10 @@ class ServedBy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """A server that listens."""
+class Contender:
+    """A server that listens and has answered."""
 
-    address: Address
+    send: Send
     setting: Setting
 
 
@@ -69,59 +77,94 @@ def bench_serve(traffic: Traffic, by: ServedBy, *, as_json: bool) -> None:
     """
     manifest = _manifest(by.bundle)
     prompts = _prompts(traffic.prompts, manifest)
-    chat = not traffic.raw and (manifest is None or manifest.text.chat_template is not None)
+    modes = _drafts(by, manifest)
+    # Servers that take turns are there at once; without turns, memory holds one at a time.
+    groups = [modes] if traffic.rounds > 1 else [(mode,) for mode in modes]
     records: list[dict[str, Any]] = []
     with stage_progress(quiet=as_json) as on_stage:
-        for drafts in _drafts(by, manifest):
-            with _target(traffic, by, manifest, drafts=drafts) as target:
-                for record in _measured(traffic, target, prompts, chat=chat, on_stage=on_stage):
-                    record["speedup"] = _speedup(record, records)
+        for group in groups:
+            with ExitStack() as stack:
+                contenders = [
+                    stack.enter_context(_contender(traffic, by, manifest, prompts, drafts=drafts))
+                    for drafts in group
+                ]
+                for record in _measured(traffic, contenders, on_stage=on_stage):
                     records.append(record)
+                    record["speedup"] = speedup(record, records)
                     if as_json:
                         print_json_line(record)
     if not as_json:
-        first = records[0]
-        threads = f", {first['threads']} threads" if first["threads"] else ""
-        say(f"{first['model']}, {first['slots'] or 'unknown'} slots, {first['cpu']}{threads}")
-        say(table([serve_row(record) for record in records], header=HEADER))
+        _print_table(records)
     for error in dict.fromkeys(error for record in records for error in record["errors"]):
         note(f"failed requests: {error}")
 
 
+def _print_table(records: list[dict[str, Any]]) -> None:
+    first = records[0]
+    threads = f", {first['threads']} threads" if first["threads"] else ""
+    say(f"{first['model']}, {first['slots'] or 'unknown'} slots, {first['cpu']}{threads}")
+    say(table([serve_row(record) for record in records], header=HEADER))
+
+
 def _measured(
-    traffic: Traffic, target: Target, prompts: tuple[str, ...], *, chat: bool, on_stage: Any
+    traffic: Traffic, contenders: Sequence[Contender], *, on_stage: OnStage
 ) -> Iterator[dict[str, Any]]:
-    send = sender(
-        target.address,
-        prompts,
-        tokens=traffic.tokens,
-        chat=chat,
-        api_key=traffic.api_key,
-        timeout_s=traffic.timeout_s,
-    )
-    warm = run_point(send, Point(clients=1), requests=WARMUP, first=0, seed=traffic.seed)
-    if not load_figures(warm)["ok"]:
-        why = load_figures(warm)["errors"] or ["it is overloaded"]
-        raise DeviceError(f"the server answers no request: {why[0]}", hint="see what it says")
+    """The records of each load; in every round the contenders take turns, in the other order each time."""
     first = WARMUP
     for point in traffic.points:
-        on_stage(_stage(point, target.setting.drafts), 0, 1)
-        sent = run_point(send, point, requests=traffic.requests, first=first, seed=traffic.seed)
-        first += traffic.requests
-        yield serve_record(point, load_figures(sent), target.setting)
-
-
-def _stage(point: Point, drafts: str | None) -> str:
-    return load_text(point) if drafts is None else f"drafts {drafts}, {load_text(point)}"
+        found: list[list[list[Sent]]] = [[] for _ in contenders]
+        for turn in range(traffic.rounds):
+            on_stage(load_text(point), turn, traffic.rounds)
+            order = range(len(contenders))
+            for index in order if turn % 2 == 0 else reversed(order):
+                sent = run_point(
+                    contenders[index].send,
+                    point,
+                    requests=traffic.requests,
+                    first=first,
+                    seed=traffic.seed + turn,
+                )
+                found[index].append(sent)
+            first += traffic.requests
+        for contender, rounds in zip(contenders, found, strict=True):
+            yield serve_record(point, load_figures(rounds), contender.setting)
 
 
 @contextmanager
-def _target(
+def _contender(
+    traffic: Traffic,
+    by: ServedBy,
+    manifest: Manifest | None,
+    prompts: tuple[str, ...],
+    *,
+    drafts: str | None,
+) -> Iterator[Contender]:
+    """The server at the URL, or one that is started for the context; it is warm."""
+    with _listening(traffic, by, manifest, drafts=drafts) as (address, setting):
+        send = sender(
+            address,
+            prompts,
+            tokens=traffic.tokens,
+            chat=not traffic.raw and (manifest is None or manifest.text.chat_template is not None),
+            api_key=traffic.api_key,
+            timeout_s=traffic.timeout_s,
+        )
+        warm = run_point(send, Point(clients=1), requests=WARMUP, first=0, seed=traffic.seed)
+        figures = load_figures([warm])
+        if not figures["ok"]:
+            why = figures["errors"] or ["it is overloaded"]
+            raise DeviceError(f"the server answers no request: {why[0]}", hint="see what it says")
+        yield Contender(send=send, setting=setting)
+
+
+@contextmanager
+def _listening(
     traffic: Traffic, by: ServedBy, manifest: Manifest | None, *, drafts: str | None
-) -> Iterator[Target]:
-    """The server at the URL, or one that is started for the context."""
+) -> Iterator[tuple[Address, Setting]]:
+    """Where the server listens, and what its records have in common."""
     common = {
         "requests": traffic.requests,
+        "rounds": traffic.rounds,
         "tokens": traffic.tokens,
         "seed": traffic.seed,
         "prompt_source": str(traffic.prompts or "examples"),
@@ -132,12 +175,12 @@ def _target(
             "model": served_model(address, api_key=traffic.api_key),
             "slots": num_slots(address),
         }
-        yield Target(address=address, setting=Setting.of_server(facts, common))
+        yield address, Setting.of_server(facts, common)
         return
     assert by.bundle is not None and manifest is not None and drafts is not None
     with started_server(by.bundle, *_options(traffic, by, drafts)) as server:
         setting = Setting.of_bundle(by.bundle, manifest, server.facts, common, drafts=drafts)
-        yield Target(address=server.address, setting=setting)
+        yield server.address, setting
 
 
 def _options(traffic: Traffic, by: ServedBy, drafts: str) -> list[object]:
@@ -188,15 +231,3 @@ def _drafts(by: ServedBy, manifest: Manifest | None) -> tuple[str | None, ...]:
             )
         given = []
     return tuple(dict.fromkeys(["0", *given]))
-
-
-def _speedup(record: dict[str, Any], before: list[dict[str, Any]]) -> float | None:
-    """Throughput by that of plain decoding under the same load."""
-    same = [
-        one
-        for one in [*before, record]
-        if (one["clients"], one["rate"], one["drafts"]) == (record["clients"], record["rate"], "0")
-    ]
-    if not same or not same[0]["tok_per_s"] or not record["tok_per_s"]:
-        return None
-    return float(record["tok_per_s"] / same[0]["tok_per_s"])

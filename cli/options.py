@@ -63,6 +63,17 @@ ThreadsOption = Annotated[
         show_default="all cores",
     ),
 ]
+SlotsOption = Annotated[
+    int,
+    typer.Option(
+        "--slots",
+        envvar="SELFDRAFT_SLOTS",
+        min=1,
+        max=64,
+        metavar="N",
+        help="Requests that run at once; each has caches of its own.",
+    ),
+]
 ContextOption = Annotated[
     int | None,
     typer.Option(

@@ -15,6 +15,7 @@ from selfdraft.cli.options import (
     ContextOption,
     JsonOption,
     PrefillOption,
+    SlotsOption,
     ThreadsOption,
 )
 
@@ -69,18 +70,6 @@ def command(
             rich_help_panel=_ADDRESS,
         ),
     ] = None,
-    slots: Annotated[
-        int,
-        typer.Option(
-            "--slots",
-            envvar="SELFDRAFT_SLOTS",
-            min=1,
-            max=64,
-            metavar="N",
-            help="Requests that run at once; each has caches of its own.",
-            rich_help_panel=_LIMITS,
-        ),
-    ] = 4,
     max_waiting: Annotated[
         int,
         typer.Option(
@@ -160,6 +149,7 @@ def command(
             rich_help_panel=_LIMITS,
         ),
     ] = 30.0,
+    slots: SlotsOption = 4,
     drafts: AutoDraftsOption = None,
     chunk: ChunkOption = None,
     prefill: PrefillOption = "dense",

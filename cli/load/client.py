@@ -63,7 +63,8 @@ def ask(
     """Send ``body`` and take in the answer, streamed or whole.
 
     ``most_pieces``: hang up after so many pieces of text. Raises ``OSError`` or
-    ``http.client.HTTPException`` where the connection fails.
+    ``http.client.HTTPException`` where the connection fails, ``ValueError`` for an answer that is
+    none of OpenAI's API.
     """
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     connection = http.client.HTTPConnection(address.host, address.port, timeout=timeout_s)
@@ -76,10 +77,13 @@ def ask(
         response = connection.getresponse()
         answered.status = response.status
         answered.retry_after = response.headers.get("Retry-After")
-        if response.headers.get_content_type() == "text/event-stream":
-            _take_stream(response, answered, most_pieces)
-        else:
-            _take_whole(response.read(), answered)
+        try:
+            if response.headers.get_content_type() == "text/event-stream":
+                _take_stream(response, answered, most_pieces)
+            else:
+                _take_whole(response.read(), answered)
+        except (LookupError, TypeError, AttributeError) as error:
+            raise ValueError(f"the answer is not of OpenAI's API: {error}") from None
         answered.ended_at = time.perf_counter()
         return answered
     finally:
@@ -88,17 +92,22 @@ def ask(
 
 def _take_whole(data: bytes, answered: Answered) -> None:
     answered.pieces_at.append(time.perf_counter())
-    try:
-        record = json.loads(data)
-    except ValueError:
-        record = {}
     if answered.status != 200:
-        answered.error = str(record.get("error", {}).get("message", data[:200]))
+        answered.error = _said(data)
         answered.pieces_at.clear()
         return
+    record = json.loads(data)
     _take_choice(record, answered)
     answered.usage = record["usage"]
     answered.is_whole = True
+
+
+def _said(data: bytes) -> str:
+    """What a refusal says, in the shape of OpenAI's API or in another."""
+    try:
+        return str(json.loads(data)["error"]["message"])
+    except (ValueError, LookupError, TypeError):
+        return data[:200].decode(errors="replace")
 
 
 def _take_stream(

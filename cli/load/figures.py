@@ -15,25 +15,26 @@ MOST_ERRORS = 5
 PERCENTILES = (50, 95, 99)
 
 
-def load_figures(sent: Sequence[Sent]) -> dict[str, Any]:
-    """Counts, throughput and percentiles of whole replies; ``None`` where there were none.
+def load_figures(rounds: Sequence[Sequence[Sent]]) -> dict[str, Any]:
+    """Counts and percentiles over all rounds, medians of their throughput; ``None`` without replies.
 
     Times count from when a request was due. A gap is the time between two pieces of text of one
     reply: a step that accepts drafts brings several tokens in one piece.
     """
-    whole = [(one.due_at, one.answered) for one in sent if one.answered and one.answered.is_whole]
+    sent = [one for each in rounds for one in each]
+    whole = _whole(sent)
     refused = [one for one in sent if one.is_refused]
     errors = [_error(one) for one in sent if not _is_known(one)]
-    wall_s = _wall_s(sent)
-    tokens = sum(answered.num_tokens for _, answered in whole)
+    speeds = [_per_s(_tokens(each), each) for each in rounds]
     return {
         "ok": len(whole),
         "refused": len(refused),
         "failed": len(errors),
         "errors": list(dict.fromkeys(errors))[:MOST_ERRORS],
-        "wall_s": wall_s,
-        "requests_per_s": len(whole) / wall_s if whole else None,
-        "tok_per_s": tokens / wall_s if tokens else None,
+        "wall_s": sum(_wall_s(each) for each in rounds),
+        "requests_per_s": _median([_per_s(len(_whole(each)), each) for each in rounds]),
+        "tok_per_s": _median(speeds),
+        "round_tok_per_s": speeds,
         "ttft_ms": percentiles([a.pieces_at[0] - due for due, a in whole if a.pieces_at]),
         "inter_token_ms": percentiles([gap for _, a in whole for gap in _gaps(a)]),
         "per_token_ms": percentiles([each for _, a in whole for each in _per_token(a)]),
@@ -48,6 +49,24 @@ def percentiles(seconds: Sequence[float]) -> dict[str, float] | None:
         return None
     found = np.percentile(np.asarray(seconds) * 1e3, PERCENTILES)
     return {f"p{share}": float(value) for share, value in zip(PERCENTILES, found, strict=True)}
+
+
+def _whole(sent: Sequence[Sent]) -> list[tuple[float, Answered]]:
+    """When they were due, and the replies that came whole."""
+    return [(one.due_at, one.answered) for one in sent if one.answered and one.answered.is_whole]
+
+
+def _tokens(sent: Sequence[Sent]) -> int:
+    return sum(answered.num_tokens for _, answered in _whole(sent))
+
+
+def _per_s(count: int, sent: Sequence[Sent]) -> float:
+    return count / _wall_s(sent) if count else 0.0
+
+
+def _median(values: Sequence[float]) -> float | None:
+    """None where most rounds have no reply."""
+    return float(np.median(values)) or None
 
 
 def _gaps(answered: Answered) -> list[float]:

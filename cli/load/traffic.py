@@ -106,7 +106,7 @@ def _open(send: Send, due_s: dict[int, float]) -> list[Sent]:
 def _attempt(send: Send, number: int, *, due_at: float) -> Sent:
     try:
         return Sent(due_at=due_at, answered=send(number))
-    except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
+    except (OSError, http.client.HTTPException, ValueError) as error:
         failure = f"{type(error).__name__}: {error}"[:200]
         return Sent(due_at=due_at, answered=None, failure=failure)
 

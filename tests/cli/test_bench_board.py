@@ -11,6 +11,7 @@ from support.bench_lines import as_lines, bench_line, spread
 from support.fake_board import FakeBoard, board_sample, fake_device
 
 from selfdraft.cli import bench as bench_module
+from selfdraft.cli import bench_filled_record, bench_serve_record
 from selfdraft.cli.board_meter import (
     BoardRun,
     board_readings,
@@ -232,6 +233,21 @@ def test_files_that_cannot_be_compared(run: Any, two_files: Any, text: str, mess
     two_files[1].write_text(text)
     result = run("bench", "compare", *two_files)
     assert result.exit_code == 2 and message in result.stderr
+
+
+@pytest.mark.parametrize("schema", [bench_serve_record.SCHEMA, bench_filled_record.SCHEMA])
+@pytest.mark.parametrize("command", ["bench compare", "bench report", "advise"])
+def test_lines_of_other_benchmarks_are_refused_by_their_name(
+    run: Any, shared_bundle: Path, two_files: Any, schema: str, command: str
+) -> None:
+    two_files[0].write_text(as_lines({"schema": schema, "drafts": "0", "tok_per_s": 9.0}))
+    advised = (shared_bundle, "--device", "agx-orin-64", "--measured", two_files[0])
+    files = advised if command == "advise" else two_files
+    result = run(*command.split(), *files)
+    problem, hint = result.stderr.splitlines()
+    assert result.exit_code == 2
+    assert f"line 1 is a record of {schema.partition('/')[0]}, not of selfdraft.bench" in problem
+    assert "selfdraft bench BUNDLE --json" in hint and "serve" in hint
 
 
 @pytest.mark.parametrize(

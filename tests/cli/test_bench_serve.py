@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import statistics
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("uvicorn", reason="the server: pip install 'selfdraft[serve]'")
 
 from support.http_server import serving
 
+from selfdraft.cli import bench_serve_run
 from selfdraft.errors import ConfigError
 
-FAST = ("--requests", 4, "--tokens", 6)
+FAST = ("--requests", 4, "--tokens", 6, "--rounds", 2)
 TIMES = ("ttft_ms", "inter_token_ms", "per_token_ms", "total_ms", "late_ms")
 
 
@@ -35,12 +40,36 @@ def test_a_bundle_is_served_plain_and_with_drafts(
     for record in (plain, drafted):
         assert record["schema"] == "selfdraft.bench-serve/1"
         assert (record["loop"], record["clients"], record["rate"]) == ("closed", 2, None)
-        assert (record["ok"], record["refused"], record["failed"]) == (4, 0, 0)
+        assert (record["ok"], record["refused"], record["failed"]) == (8, 0, 0)
         assert record["backend"] == "reference" and record["slots"] == 2
-        assert record["tok_per_s"] == pytest.approx(4 * 6 / record["wall_s"])
+        assert record["rounds"] == len(record["round_tok_per_s"]) == 2
+        assert record["tok_per_s"] == pytest.approx(statistics.mean(record["round_tok_per_s"]))
+        spent = sum(4 * 6 / speed for speed in record["round_tok_per_s"])
+        assert record["wall_s"] == pytest.approx(spent)
         assert all(record[name]["p50"] <= record[name]["p99"] for name in TIMES)
         assert len(record["bundle_sha256"]) == 64 and record["git_commit"] != ""
     assert plain["speedup"] == 1.0
+    ratios = np.divide(drafted["round_tok_per_s"], plain["round_tok_per_s"])
+    assert drafted["speedup"] == pytest.approx(np.median(ratios))
+
+
+def test_one_round_starts_one_server_after_the_other(
+    run: Any, shared_bundle: Path, monkeypatch: pytest.MonkeyPatch, process_environment: Any
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", process_environment["PYTHONPATH"])
+    started, at_once = bench_serve_run.started_server, []
+
+    @contextmanager
+    def counted(*arguments: Any) -> Iterator[Any]:
+        at_once.append(1)
+        with started(*arguments) as server:
+            yield server
+        at_once.append(-1)
+
+    monkeypatch.setattr(bench_serve_run, "started_server", counted)
+    load = ("--clients", "1", *FAST[:4], "--rounds", 1, "--drafts", "1")
+    plain, drafted = lines(run("bench", "serve", shared_bundle, *load, "--json"))
+    assert at_once == [1, -1, 1, -1]
     assert drafted["speedup"] == pytest.approx(drafted["tok_per_s"] / plain["tok_per_s"])
 
 
@@ -55,8 +84,8 @@ def test_a_server_that_runs_is_measured_in_both_loops(run: Any, shared_bundle: P
         ("closed", 2, None),
         ("open", None, 50.0),
     ]
-    assert all(r["ok"] == 4 and r["drafts"] is r["speedup"] is None for r in records)
-    assert records[0]["slots"] == 2 and before == 2 + 3 * 4, "two to warm up, and each once"
+    assert all(r["ok"] == 8 and r["drafts"] is r["speedup"] is None for r in records)
+    assert records[0]["slots"] == 2 and before == 2 + 3 * 8, "two to warm up, and each once"
     assert shown.exit_code == 0 and "50 requests/s" in shown.stdout
 
 
@@ -65,6 +94,7 @@ def test_more_than_the_server_takes_is_told_as_refused(run: Any, shared_bundle: 
 
     with serving(shared_bundle, slots=1, options=ServingOptions(max_waiting=0)) as opened:
         load = ("--url", opened.url, "--rate", "1000", "--requests", 12, "--tokens", 40)
+        load += ("--rounds", 1)
         (record,) = lines(run("bench", "serve", *load, "--json"))
     assert record["refused"] > 0 and record["failed"] == 0
     assert record["ok"] + record["refused"] == 12 and record["ok"] >= 1
@@ -77,7 +107,10 @@ def test_more_than_the_server_takes_is_told_as_refused(run: Any, shared_bundle: 
         (("BUNDLE", "--url", "http://127.0.0.1:1"), "give a bundle to serve"),
         (("--url", "http://192.0.2.1:8000"), "loopback"),
         (("--url", "https://127.0.0.1"), "local server"),
-        (("--url", "http://127.0.0.1:1", "--drafts", "1"), "started here"),
+        (("--url", "http://127.0.0.1:1", "--drafts", "1"), "--drafts is for a server"),
+        (("--url", "http://127.0.0.1:1", "--slots", "2"), "--slots is for a server"),
+        (("--url", "http://127.0.0.1:1", "--backend", "ort"), "--backend is for a server"),
+        (("BUNDLE", "--clients", "1,8", "--requests", "4"), "less than one for each of 8 clients"),
         (("--url", "http://127.0.0.1:1"), "no server answers"),
         (("BUNDLE", "--clients", "0"), "--clients"),
         (("BUNDLE", "--rate", "fast"), "--rate"),
@@ -92,6 +125,17 @@ def test_what_cannot_be_measured_is_refused(
     result = run("bench", "serve", *given)
     assert result.exit_code == ConfigError.exit_code, result.stderr
     assert said in result.stderr
+
+
+def test_options_of_the_environment_are_no_mistake_with_a_server_that_runs(
+    run: Any, shared_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("THREADS", "1"), ("SLOTS", "3"), ("CONTEXT", "100")):
+        monkeypatch.setenv(f"SELFDRAFT_{name}", value)
+    with serving(shared_bundle) as opened:
+        load = ("--url", opened.url, "--clients", "1", "--json")
+        (record,) = lines(run("bench", "serve", *load, *FAST))
+    assert record["slots"] == 2
 
 
 def test_a_wrong_key_is_told(run: Any, shared_bundle: Path) -> None:
