@@ -81,6 +81,7 @@ def test_refusals_need_no_garbage_collector(endless_bundle: Path) -> None:
         running = pool.submit(ask, address, CHAT, long)
         wait_for_running(opened)
         gc.collect()
+        before = _alive(REFUSALS)
         gc.disable()
         try:
             for _ in range(ROUNDS):
@@ -88,8 +89,8 @@ def test_refusals_need_no_garbage_collector(endless_bundle: Path) -> None:
                 assert ask(address, CHAT, ASK | {"temperature": -1}).status == 400
                 assert ask(address, CHAT, ASK | {"model": "another"}).status == 404
             assert not running.done(), "there was no room all the time"
-            after = _settled(lambda found: not found, REFUSALS)
+            after = _settled(lambda found: found <= before, REFUSALS)
         finally:
             gc.enable()
             opened.stop()
-    assert not after, "errors and the frames that raised them wait for each other in circles"
+    assert after <= before, "errors and the frames that raised them wait for each other in circles"
