@@ -69,11 +69,10 @@ class Drafting:
     def hold(self) -> None:
         """The target is about to run for others: newest rows must not be left in its buffers."""
         newest, self._newest = self._newest, None
-        if newest is None or not any(self._slots.live):
+        if newest is None or not self._followed():
             return
         if self._of_prompt:
-            live = [slot for slot in newest.span.slots if self._slots.live[slot]]
-            self.head.catch_up(newest, [slot for slot in live if slot not in self._given_up])
+            self.head.catch_up(newest, [s for s in self._followed() if s in newest.span.slots])
             self._of_prompt = False
         else:
             hidden = self._backend.to_host(newest.hidden)
@@ -185,6 +184,11 @@ class Drafting:
             rows = self._kept.take(self._ranges.covering(slots))
         self._of_prompt = False
         return rows, slots
+
+    def _followed(self) -> list[int]:
+        """Slots at work that the head keeps up with."""
+        live = self._slots.live
+        return [slot for slot in range(len(live)) if live[slot] and slot not in self._given_up]
 
     def _behind(self, slots: Iterable[int]) -> list[int]:
         """Those with rows that the head has not seen."""

@@ -22,7 +22,7 @@ MOST_VERDICTS = 48.0
 UNSEEN_HALF_LIFE = 64.0
 """Steps after which what is known of a position that is no longer drafted counts half."""
 TABLE_EVERY = 8
-"""Steps between two looks at what later positions lose."""
+"""Steps at least between two looks at what later positions lose."""
 LEAST_VARIANCE = 0.12
 MOST_LOST, MOST_GAINED = 8.0, 1.0
 
@@ -41,16 +41,16 @@ class AcceptanceEstimate:
     def __init__(self, depth: int, *, prior: Sequence[float] = ()) -> None:
         """``prior``: rates to begin with, given the position before, e.g. of the bundle's baseline."""
         even = [1 / len(LEVELS)] * len(LEVELS)
-        new_text = even
+        self._new_text = even
+        """Levels of a text that the one at hand becomes."""
         self._belief = _around(START_RATE, START_WEIGHT)
         if prior:
             self._belief = _around(prior[0], BASELINE_WEIGHT)
             shares = (1 - BASELINE_SHARE, BASELINE_SHARE)
-            new_text = [
+            self._new_text = [
                 shares[0] * any_level + shares[1] * alike
                 for any_level, alike in zip(even, self._belief, strict=True)
             ]
-        self._change = [CHANGES * share for share in new_text]
         odds = [_log_odds(rate) for rate in prior[:depth]]
         self._guess = [min(after - before, 0.0) for before, after in pairwise(odds)]
         self._guess += [0.0] * (depth - 1 - len(self._guess))
@@ -59,13 +59,15 @@ class AcceptanceEstimate:
         self._verdicts = [0.0] * len(self._shift)
         self._unseen = [0] * len(self._shift)
         self._depth = depth
-        self._since_table = 0
+        self._since_belief = self._since_table = 0
+        """Steps that belief and tables do not know of yet."""
         self._fill_tables()
 
     def note(self, accepted: int, *, rejected: bool) -> None:
         """One chain: its first ``accepted`` drafts were accepted, and the next one rejected or not judged."""
         accepted = min(accepted, self._depth)
         rejected = rejected and accepted < self._depth
+        self._age()
         table = self._rejected if rejected else self._passed
         belief = list(map(mul, self._belief, table[accepted]))
         total = sum(belief)
@@ -75,17 +77,10 @@ class AcceptanceEstimate:
 
     def step(self, drafts: int) -> None:
         """A step passed, with so many drafts: the text may have changed since."""
-        self._belief = [
-            (1 - CHANGES) * share + new
-            for share, new in zip(self._belief, self._change, strict=True)
-        ]
+        self._since_belief += 1
+        self._since_table += 1
         for index in range(max(drafts - 1, 0), self._depth - 1):
             self._unseen[index] += 1
-        self._since_table += 1
-        if self._since_table >= TABLE_EVERY:
-            self._since_table = 0
-            self._forget()
-            self._fill_tables()
 
     @property
     def rates(self) -> list[float]:
@@ -98,6 +93,7 @@ class AcceptanceEstimate:
 
         ``costs``: seconds of a step with 0, 1, … drafts. No less than 0: where they lose there are none.
         """
+        self._age()
         total = 0.0
         for share, *chances in zip(self._belief, *self._passed, strict=True):
             tokens = accumulate(chances)
@@ -107,7 +103,22 @@ class AcceptanceEstimate:
 
     def tokens(self) -> list[float]:
         """Expected tokens of a step with 0, 1, … drafts: one, and each draft if all before it pass."""
+        self._age()
         return list(accumulate(sum(map(mul, self._belief, chances)) for chances in self._passed))
+
+    def _age(self) -> None:
+        """Take in the steps since the last look: all at once, since steps are many and looks are few."""
+        if self._since_belief:
+            stays = (1 - CHANGES) ** self._since_belief
+            self._since_belief = 0
+            self._belief = [
+                stays * share + (1 - stays) * new
+                for share, new in zip(self._belief, self._new_text, strict=True)
+            ]
+        if self._since_table >= TABLE_EVERY:
+            self._since_table = 0
+            self._forget()
+            self._fill_tables()
 
     def _learn(self, place: int, hit: float) -> None:
         """Move the log-odds of a position towards its verdict, by Newton's step over so many verdicts."""

@@ -32,6 +32,9 @@ DEAR_KEEP_UP = 0.015
 """Share of plain decoding that a resting head may cost to keep up: a row a token, of every slot."""
 LEAST_HOPE = 0.5
 """Where it costs more, the head gives a request up from which drafts may gain less than this part of that."""
+MOST_SKIPPED = 7
+"""Requests in a row that the head gives up from their first step on, where those before them left little
+hope: 1, 3, … for each one that it looked at in vain."""
 POOLED_AFTER = 24
 """Verdicts of all requests together from which a new one begins with what they had."""
 
@@ -98,8 +101,8 @@ class JointDrafts:
     requests before it had. Where no number of drafts beats plain decoding the head rests, and catches up
     every ``FIRST_WAIT`` to ``LONGEST_WAIT`` steps to compare its draft with what the target draws. Keeping up
     takes a row of the head for every token, which many slots feel: there it gives up requests whose
-    verdicts leave little hope, and looks at the next ones. Requests that come or go change the tokens and the
-    costs, and so the number.
+    verdicts leave little hope, and looks at one of the next ``MOST_SKIPPED``. Requests that come or go change
+    the tokens and the costs, and so the number.
     """
 
     def __init__(
@@ -121,6 +124,8 @@ class JointDrafts:
         self._judged: set[int] = set()
         """Slots that had a verdict since the head looked at what it gives up."""
         self._given_up: set[int] = set()
+        self._skip = self._to_skip = 0
+        """Requests that are given up unseen: next time, and left of this time."""
         self._slots: tuple[int, ...] = ()
         self._width = 0
         self._drafts = 0
@@ -134,7 +139,13 @@ class JointDrafts:
         prior = self._pooled.rates if self._num_pooled >= POOLED_AFTER else self._prior
         self._estimates[slot] = AcceptanceEstimate(self.most, prior=prior)
         self._judged.discard(slot)
-        self._given_up.discard(slot)
+        if self._drafts:  # what came before was worth it
+            self._skip = self._to_skip = 0
+        if self._to_skip:
+            self._to_skip -= 1
+            self._given_up.add(slot)
+        else:
+            self._given_up.discard(slot)
 
     def plan(self, slots: Sequence[int], *, width: int) -> StepPlan:
         for slot in slots:
@@ -191,7 +202,10 @@ class JointDrafts:
 
     def _rest(self) -> StepPlan:
         if self._judged:
-            self._given_up.update(slot for slot in self._slots if self._is_hopeless(slot))
+            hopeless = [slot for slot in self._slots if self._is_hopeless(slot)]
+            for _ in hopeless:
+                self._skip = self._to_skip = min(2 * self._skip + 1, MOST_SKIPPED)
+            self._given_up.update(hopeless)
             self._judged.clear()
         self._waited += 1
         if self._waited < self._wait:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.clocked_backend import Clock, ClockedBackend, Costs
 
-from selfdraft.runtime.adaptive.joint import JointCosts, JointDrafts
+from selfdraft.runtime.adaptive.joint import MOST_SKIPPED, JointCosts, JointDrafts
 from selfdraft.runtime.adaptive.measure import measure_keep_up
 from selfdraft.runtime.adaptive.policy import StepPlan
 from selfdraft.runtime.loop import DecodeLoop
@@ -144,20 +144,51 @@ def resting(
 def test_head_that_costs_much_to_keep_up_gives_hopeless_requests_up() -> None:
     policy, plans = resting(0.06)
     assert set(plans[-1].given_up) == {0, 1, 2, 3} and plans[-1].drafts == 0
-    policy.begin(2)
-    assert set(policy.plan((0, 1, 2, 3), width=4).given_up) == {0, 1, 3}, (
-        "a new request is looked at"
-    )
+    look_at(policy, 2)
+    assert set(policy.plan((0, 1, 2, 3), width=4).given_up) == {0, 1, 3}
     policy.note_chain(2, 1, rejected=False)
     for _ in range(8):
         policy.note_chain(2, 1, rejected=False)
     plan = policy.plan((0, 1, 2, 3), width=4)
     assert plan.drafts == 0, "one slot of four does not pay for a pass of the head"
-    policy.begin(3)
+    look_at(policy, 3)
     for slot in (2, 3) * 8:
         policy.note_chain(slot, 1, rejected=False)
     plan = policy.plan((0, 1, 2, 3), width=4)
     assert plan.drafts == 1 and plan.depth_of(0) == 0 and plan.depth_of(2) == 1
+
+
+def look_at(policy: JointDrafts, slot: int) -> None:
+    """Requests in ``slot`` until the head looks at one."""
+    for _ in range(MOST_SKIPPED + 1):
+        policy.begin(slot)
+        if slot not in policy.plan((0, 1, 2, 3), width=4).given_up:
+            return
+    raise AssertionError("it looks at no request any more")
+
+
+def test_of_many_hopeless_requests_few_are_looked_at_until_one_is_worth_drafting() -> None:
+    policy = JointDrafts(JointCosts({1: [1.0, 1.3]}, keep_up={1: 0.06}))
+
+    def request(accepted: int) -> tuple[bool, bool]:
+        """One whose verdicts are all alike: whether the head looks at it, and follows it to its end."""
+        policy.begin(0)
+        plans = []
+        for _ in range(200):
+            plan = policy.plan((0,), width=1)
+            plans.append(0 not in plan.given_up)
+            if plans[-1] and (plan.drafts or plan.resync):
+                policy.note_chain(0, accepted, rejected=not accepted)
+            policy.note_step(plan.drafts, 1.0 + 0.3 * plan.drafts)
+        return plans[0], plans[-1]
+
+    hopeless = [request(0) for _ in range(40)]
+    assert not any(followed for _, followed in hopeless)
+    looked_at = [index for index, (looked, _) in enumerate(hopeless) if looked]
+    assert looked_at == [0, 2, 6, 14, 22, 30, 38], "1, 3, and then 7 between two of them"
+    followed = [followed for _, followed in (request(1) for _ in range(2 * MOST_SKIPPED))]
+    first = followed.index(True)
+    assert first <= MOST_SKIPPED and all(followed[first:]), "and every one from then on"
 
 
 def test_head_that_costs_little_keeps_up_for_good() -> None:

@@ -42,6 +42,8 @@ class RandomDepths:
 
     def begin(self, slot: int) -> None:
         self._given_up.discard(slot)
+        if self._random.random() < 0.2:
+            self._given_up.add(slot)
 
     def plan(self, slots: Sequence[int], *, width: int) -> StepPlan:
         if self._random.random() < 0.05:
