@@ -27,6 +27,7 @@ from selfdraft.trt_plugins.build.kernel_list import kernel_sources, plugin_folde
 from selfdraft.trt_plugins.build.run import Build, Cubin
 from selfdraft.trt_plugins.host.build import build_library as build_host_library
 from selfdraft.trt_plugins.host.build import compiler
+from selfdraft.trt_plugins.host.launch import TRAFFIC
 from selfdraft.trt_plugins.library.build import build_library
 from selfdraft.trt_plugins.library.headers import Headers, find_headers
 
@@ -75,6 +76,14 @@ def tensor(dtype: str, dims: Sequence[int], *, most: Sequence[int] | None = None
 
 def tensors_of(arrays: Sequence[NDArray[Any]]) -> list[Tensor]:
     return [tensor(array.dtype.name, array.shape) for array in arrays]
+
+
+def resized(tensors: list[Tensor], position: int, axis: int, size: int) -> list[Tensor]:
+    """``tensors``, of which one has another size."""
+    found = [Tensor.from_buffer_copy(item) for item in tensors]
+    changed = found[position]
+    changed.dims[axis] = changed.min[axis] = changed.max[axis] = size
+    return found
 
 
 @dataclass(kw_only=True)
@@ -272,12 +281,12 @@ def probe() -> Probe:
     files = sorted((plugin_folder() / "library").rglob("*.?pp")) + sorted(SOURCES.iterdir())
     files += sorted(plugin_folder().glob("library/*.py"))
     digest = hashlib.sha256(b"".join(file.read_bytes() for file in files))
-    digest.update(repr(found).encode())
+    digest.update(repr((found, TRAFFIC)).encode())
     folder = CACHE / digest.hexdigest()[:20]
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        driver = _compiled(folder, "fake_cuda.cpp", ())
+        driver = _compiled(folder, "fake_cuda.cpp", (f"-DTRAFFIC_KINDS={len(TRAFFIC)}",))
         calls = _compiled(
             folder,
             "probe.cpp",

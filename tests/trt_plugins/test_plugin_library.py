@@ -11,7 +11,7 @@ from support.int4_cases import random_problem
 from support.kernel_cases import make_kernel_op
 from support.kernel_checks import bits
 from support.kernel_step import KernelStep, poisoned, random_step, run_kernels
-from support.plugin_probe import BUILD, Plugin, Probe, Refused, Tensor, probe, tensor
+from support.plugin_probe import BUILD, Plugin, Probe, Refused, Tensor, probe, resized, tensor
 
 from selfdraft.trt_plugins.cached_attention.contract import OP_VERSION, CachedAttention
 from selfdraft.trt_plugins.cached_attention.launches import (
@@ -71,7 +71,7 @@ def test_library_loads_without_tensorrt_and_lists_its_creators(plugins: Probe) -
     maps = Path("/proc/self/maps").read_text()
     assert "libselfdraft_plugins" in maps and "nvinfer" not in maps
     found = {c["name"]: c for c in plugins.creators()}
-    assert set(found) == {"CachedAttention", "Int4MatMul"}
+    assert set(found) == {"CachedAttention", "GatedDeltaRule", "Int4MatMul"}
     for creator in found.values():
         assert (creator["version"], creator["namespace"]) == (str(OP_VERSION), "selfdraft")
     named = {name for name, _, _ in found["CachedAttention"]["fields"]}
@@ -184,13 +184,6 @@ def test_states_are_aliased_only_where_the_node_says_so(plugins: Probe) -> None:
         op.inputs.index(o.removesuffix("_out")) if o.endswith("_out") else -1 for o in op.outputs
     ]
     assert [told.alias(i) for i in outputs] == wanted
-
-
-def resized(tensors: list[Tensor], position: int, axis: int, size: int) -> list[Tensor]:
-    found = [Tensor.from_buffer_copy(item) for item in tensors]
-    changed = found[position]
-    changed.dims[axis] = changed.min[axis] = changed.max[axis] = size
-    return found
 
 
 @pytest.mark.parametrize(

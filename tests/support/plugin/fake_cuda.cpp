@@ -11,7 +11,7 @@
 
 namespace {
 
-// Mirrors of trt_plugins/host/csrc/machine.hpp.
+// Mirrors of trt_plugins/host/csrc/machine.hpp; plugin_probe.py defines TRAFFIC_KINDS.
 struct Range {
   std::uint64_t begin, end;
 };
@@ -22,7 +22,7 @@ struct Launch {
   const Range* ranges;
 };
 struct Report {
-  std::uint64_t read[10], written[10], switches;
+  std::uint64_t read[TRAFFIC_KINDS], written[TRAFFIC_KINDS], switches;
   char problem[256];
 };
 using Run = int (*)(const Launch*, const void*, Report*);

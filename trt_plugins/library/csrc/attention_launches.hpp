@@ -1,9 +1,6 @@
 // How a step of CachedAttention is launched: the C++ half of cached_attention/launches.py. The tests
 // compare both on a grid of shapes.
 #pragma once
-#include <string>
-#include <vector>
-
 #include "kernels.hpp"
 
 namespace selfdraft {
@@ -31,13 +28,6 @@ struct StepParams {
   int batch, rows, kv_heads, group, blocks, tiles, splits;
   int selector, sinks, local_blocks, budget_tokens, budget_parts, sliding_window;
   float scale, spread;
-};
-
-struct KernelLaunch {
-  const char* source;
-  std::string kernel;
-  Grid grid;
-  unsigned threads, shared_bytes;
 };
 
 // A step of `rows` rows in each of `batch` slots on caches of `blocks` blocks.

@@ -214,10 +214,7 @@ void CachedAttention::run(const PluginTensorDesc* inputs, const void* const* inp
   p.blocks_read = op_.selector == "all" ? nullptr : *states;
   const StepShape shape = shape_of(dims.data());
   shape.fill(p, workspace);
-  for (const KernelLaunch& launch : shape.launches()) {
-    const Function function = kernel_function(launch.source, launch.kernel, launch.shared_bytes);
-    Driver::get().launch(function, launch.grid, launch.threads, launch.shared_bytes, stream, &p);
-  }
+  for (const KernelLaunch& launch : shape.launches()) launch_kernel(launch, &p, stream);
 }
 
 void CachedAttention::clear_outputs(const PluginTensorDesc* inputs, void* const* output_data,

@@ -59,4 +59,9 @@ Function kernel_function(const char* source, const std::string& kernel, unsigned
   return function;
 }
 
+void launch_kernel(const KernelLaunch& launch, void* params, cudaStream_t stream) {
+  const Function function = kernel_function(launch.source, launch.kernel, launch.shared_bytes);
+  Driver::get().launch(function, launch.grid, launch.threads, launch.shared_bytes, stream, params);
+}
+
 }  // namespace selfdraft

@@ -1,6 +1,7 @@
 // The embedded kernels: machine code by source file, architecture and CUDA version.
 #pragma once
 #include <string>
+#include <vector>
 
 #include "driver.hpp"
 
@@ -22,5 +23,15 @@ extern const int num_cubins;
 // allowed. Loaded once for each context; not to be called first while a stream is captured.
 // Throws PluginError where no embedded code runs on the device.
 Function kernel_function(const char* source, const std::string& kernel, unsigned shared_bytes);
+
+struct KernelLaunch {
+  const char* source;
+  std::string kernel;
+  Grid grid;
+  unsigned threads, shared_bytes;
+};
+
+// Launches with a parameter block, which is copied.
+void launch_kernel(const KernelLaunch& launch, void* params, cudaStream_t stream);
 
 }  // namespace selfdraft

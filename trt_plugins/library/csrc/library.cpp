@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "attention_plugin.hpp"
+#include "delta_plugin.hpp"
 #include "kernels.hpp"
 #include "matmul_plugin.hpp"
 
@@ -10,8 +11,10 @@
 namespace {
 
 selfdraft::Creator<selfdraft::CachedAttention> attention_creator;
+selfdraft::Creator<selfdraft::GatedDeltaRule> delta_creator;
 selfdraft::Creator<selfdraft::Int4MatMul> matmul_creator;
-nvinfer1::IPluginCreatorInterface* const creators[] = {&attention_creator, &matmul_creator};
+nvinfer1::IPluginCreatorInterface* const creators[] = {&attention_creator, &delta_creator,
+                                                       &matmul_creator};
 
 std::string quoted(const std::string& text) { return '"' + text + '"'; }
 

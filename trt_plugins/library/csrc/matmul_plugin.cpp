@@ -8,6 +8,7 @@ namespace {
 using nvinfer1::PluginField;
 using nvinfer1::PluginFieldType;
 
+const char* const source = "int4_matmul";
 constexpr int strip_outputs = 64, chunk_inputs = 64, slices = 8;
 constexpr int chunk_bytes = strip_outputs * chunk_inputs / 2;
 constexpr int few_rows[] = {8, 16, 32};
@@ -67,21 +68,21 @@ std::vector<TensorForm> Int4MatMul::outputs() const {
   return {{"y", DataType::kHALF, {out_features_}, true}};
 }
 
-MatMulLaunch Int4MatMul::launch_for(std::int64_t rows) const {
+KernelLaunch Int4MatMul::launch_for(std::int64_t rows) const {
   const std::string kernel = "int4_matmul_g" + std::to_string(group_size_) + "_";
   for (const int block : few_rows) {
     if (rows > block) continue;
-    return {kernel + "r" + std::to_string(block), {1, unsigned(strips()), 1}, few_threads,
+    return {source, kernel + "r" + std::to_string(block), {1, unsigned(strips()), 1}, few_threads,
             few_shared_bytes};
   }
-  return {kernel + "many", {unsigned(ceil_div(rows, many_rows)), unsigned(strips()), 1},
+  return {source, kernel + "many", {unsigned(ceil_div(rows, many_rows)), unsigned(strips()), 1},
           many_threads, stages * stage_bytes};
 }
 
 void Int4MatMul::prepare() const {
   for (const int rows : {8, 16, 32, 64}) {
-    const MatMulLaunch launch = launch_for(rows);
-    kernel_function("int4_matmul", launch.kernel, launch.shared_bytes);
+    const KernelLaunch launch = launch_for(rows);
+    kernel_function(launch.source, launch.kernel, launch.shared_bytes);
   }
 }
 
@@ -92,9 +93,7 @@ void Int4MatMul::run(const PluginTensorDesc* inputs, const void* const* input_da
   if (rows == 0) return;
   MatMulParams p{input_data[0], input_data[1],  input_data[2],   output_data[0],
                  rows,          in_features_, out_features_, chunks()};
-  const MatMulLaunch launch = launch_for(rows);
-  const Function function = kernel_function("int4_matmul", launch.kernel, launch.shared_bytes);
-  Driver::get().launch(function, launch.grid, launch.threads, launch.shared_bytes, stream, &p);
+  launch_kernel(launch_for(rows), &p, stream);
 }
 
 int Int4MatMul::getOutputShapes(const DimsExprs* inputs, int num_inputs, const DimsExprs*, int,

@@ -13,12 +13,6 @@ struct MatMulParams {
   int in_features, out_features, chunks;
 };
 
-struct MatMulLaunch {
-  std::string kernel;
-  Grid grid;
-  unsigned threads, shared_bytes;
-};
-
 class Int4MatMul : public Plugin<Int4MatMul> {
  public:
   static constexpr const char* name = "Int4MatMul";
@@ -34,7 +28,7 @@ class Int4MatMul : public Plugin<Int4MatMul> {
   void prepare() const;
   void run(const PluginTensorDesc* inputs, const void* const* input_data, void* const* output_data,
            void* workspace, cudaStream_t stream) const;
-  MatMulLaunch launch_for(std::int64_t rows) const;
+  KernelLaunch launch_for(std::int64_t rows) const;
 
   int getOutputShapes(const DimsExprs* inputs, int num_inputs, const DimsExprs*, int,
                       DimsExprs* outputs, int num_outputs,

@@ -1,4 +1,4 @@
-// What both plugins share: TensorRT's V3 interfaces, their phases, and the names they go by.
+// What the plugins share: TensorRT's V3 interfaces, their phases, and the names they go by.
 #pragma once
 #include <memory>
 
