@@ -17,6 +17,7 @@ from typing import Any
 import onnx
 import onnx.parser
 import pytest
+from support.hybrid import FOR_BOARDS, write_hybrid
 from support.plugin_models import distinct_nodes, one_node_model
 from support.plugin_probe import probe
 
@@ -74,6 +75,11 @@ EXPORTS: dict[str, tuple[str, ExportOptions]] = {
             ),
         ),
     ),
+    "hybrid_fp16": ("hybrid", ExportOptions(target="orin-jp6")),
+    "hybrid_int4_sparse": (
+        "hybrid",
+        ExportOptions(target="orin-jp7", weights="int4", attention=AttentionOptions(**SPARSE)),
+    ),
     "large_fp16": ("large", ExportOptions(target="orin-jp6")),
     "large_int4_sparse": (
         "large",
@@ -82,11 +88,22 @@ EXPORTS: dict[str, tuple[str, ExportOptions]] = {
 }
 
 
+@pytest.fixture(scope="session")
+def hybrid(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny Qwen3.5 with heads that the kernels serve."""
+    folder = tmp_path_factory.mktemp("hybrid") / "checkpoint"
+    write_hybrid(folder, changes=FOR_BOARDS)
+    return folder
+
+
 @pytest.fixture(scope="module", params=list(EXPORTS))
-def bundle(request: pytest.FixtureRequest, tmp_path_factory: Any, large: Path) -> Path:
+def bundle(
+    request: pytest.FixtureRequest, tmp_path_factory: Any, large: Path, hybrid: Path
+) -> Path:
     source, options = EXPORTS[request.param]
     folder = tmp_path_factory.mktemp(request.param) / "bundle"
-    return export_bundle(large if source == "large" else DEMO, folder, options).output
+    sources = {"demo": DEMO, "large": large, "hybrid": hybrid}
+    return export_bundle(sources[source], folder, options).output
 
 
 def run(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:

@@ -9,7 +9,10 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from selfdraft.trt_plugins.gated_delta_rule.contract import INPUTS
+
 DOMAIN = "selfdraft"
+HALF, FLOAT = onnx.TensorProto.FLOAT16, onnx.TensorProto.FLOAT
 
 
 def distinct_nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
@@ -23,7 +26,7 @@ def distinct_nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
 
 
 def one_node_model(model: onnx.ModelProto, node: onnx.NodeProto) -> onnx.ModelProto:
-    """``node`` alone; weights are zeros of their shape and type, activations fp16 inputs."""
+    """``node`` alone; weights are zeros of their shape and type, activations are inputs."""
     boundary = {value.name: value for value in (*model.graph.input, *model.graph.output)}
     weights = {value.name: value for value in model.graph.initializer}
     values = {a.name: helper.get_attribute_value(a) for a in node.attribute}
@@ -34,11 +37,10 @@ def one_node_model(model: onnx.ModelProto, node: onnx.NodeProto) -> onnx.ModelPr
         elif name in boundary:
             inputs.append(boundary[name])
         else:
-            width = _width(node.op_type, place, values)
-            shape = ["batch", "rows", width]
-            inputs.append(helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT16, shape))
+            inputs.append(_activation(node, place, values))
+    result = FLOAT if node.op_type == "GatedDeltaRule" else HALF
     outputs = [
-        boundary.get(name) or helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT16, None)
+        boundary.get(name) or helper.make_tensor_value_info(name, result, None)
         for name in node.output
     ]
     graph = helper.make_graph([node], "one", inputs, outputs, constants)
@@ -47,11 +49,22 @@ def one_node_model(model: onnx.ModelProto, node: onnx.NodeProto) -> onnx.ModelPr
     )
 
 
-def _width(op_type: str, place: int, values: dict[str, Any]) -> int:
-    if op_type == "Int4MatMul":
-        return int(values["in_features"])
-    heads = values["num_heads"] if place == 0 else values["num_kv_heads"]
-    return int(heads * values["head_dim"])
+def _activation(node: onnx.NodeProto, place: int, values: dict[str, Any]) -> onnx.ValueInfoProto:
+    """What other nodes compute for input ``place``."""
+    kind, shape = HALF, ["batch", "rows", 0]
+    if node.op_type == "Int4MatMul":
+        shape[2] = values["in_features"]
+    elif node.op_type == "CachedAttention":
+        heads = values["num_heads"] if place == 0 else values["num_kv_heads"]
+        shape[2] = heads * values["head_dim"]
+    elif INPUTS[place] == "x":
+        values_size = values["num_value_heads"] * values["value_dim"]
+        shape[2] = 2 * values["num_key_heads"] * values["key_dim"] + values_size
+    elif INPUTS[place] == "replay_rows":
+        kind, shape = onnx.TensorProto.INT64, ["batch"]
+    else:
+        kind, shape[2] = FLOAT, values["num_value_heads"]
+    return helper.make_tensor_value_info(node.input[place], kind, shape)
 
 
 def _zeros(weight: onnx.TensorProto) -> onnx.TensorProto:
