@@ -1,4 +1,4 @@
-"""The demo all the way to a board, by the commands: exported, built, and run.
+"""The demo and a hybrid model all the way to a board, by the commands: exported, built, and run.
 
 On the double of TensorRT (tests/support/trt_double), which runs the check variant of the graphs: tokens
 are those of the fp64 reference on the same bundle. Nothing here has seen a GPU.
@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from support.engine_bundle import DEMO, write_plugin_library
+from support.hybrid import FOR_BOARDS, write_hybrid
 from support.trt_double.install import installed, make_double
 from typer.testing import CliRunner
 
@@ -25,10 +26,14 @@ pytestmark = pytest.mark.slow
 PROMPT = "What is the capital of Ireland?"
 LONG = f"{'Tell me about water and stone. ' * 40}{PROMPT}"
 """Of more tokens than the sparse budget."""
+LONG_IN_BYTES = LONG[-300:]
+"""For a tokenizer that knows bytes alone."""
 SPARSE = ("--attention", "sparse", "--budget", 256, "--local-blocks", 2, "--kv", "int8")
 EXPORTS: dict[str, tuple[object, ...]] = {
     "jp6 fp16": ("--target", "orin-jp6"),
     "jp7 int4 sparse": ("--target", "orin-jp7", "--weights", "int4", *SPARSE),
+    "jp6 hybrid": ("--target", "orin-jp6"),
+    "jp7 hybrid int4": ("--target", "orin-jp7", "--weights", "int4"),
 }
 Run = Callable[..., Any]
 
@@ -43,7 +48,11 @@ def run(*arguments: object, **settings: Any) -> Any:
 def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Exported by the command; its check variant beside it, as the double wants it."""
     folder = tmp_path_factory.mktemp("board") / "demo.sd"
-    run("export", DEMO, "-o", folder, "--context", 512, *EXPORTS[request.param])
+    source = DEMO
+    if "hybrid" in request.param:
+        source = folder.with_name("checkpoint")
+        write_hybrid(source, changes=FOR_BOARDS)
+    run("export", source, "-o", folder, "--context", 512, *EXPORTS[request.param])
     checked = folder.with_name(f"{folder.name}.check")
     checked.mkdir()
     write_check_variant(folder, load_manifest(folder), checked)
@@ -79,8 +88,10 @@ def by_both(board: tuple[Path, Any], *arguments: object, **settings: Any) -> lis
 @pytest.mark.parametrize("drafts", [0, 3])
 def test_generate_says_what_the_reference_says(board: tuple[Path, Any], drafts: int) -> None:
     options = ("--json", "--max-tokens", 12, "--drafts", drafts, "--mode", "greedy")
-    engine, reference = (json.loads(r.stdout) for r in by_both(board, "generate", LONG, *options))
-    assert len(engine["prompt_ids"]) > 280
+    is_hybrid = load_manifest(board[0]).model.delta is not None
+    prompt = LONG_IN_BYTES if is_hybrid else LONG
+    engine, reference = (json.loads(r.stdout) for r in by_both(board, "generate", prompt, *options))
+    assert len(engine["prompt_token_ids"]) > 280
     assert engine["tokens"] == reference["tokens"] and len(engine["tokens"]) > 4
     assert engine["accepted"] == reference["accepted"]
 
@@ -92,7 +103,9 @@ def test_chat_says_it_over_several_turns(board: tuple[Path, Any]) -> None:
         [json.loads(line) for line in r.stdout.splitlines()]
         for r in by_both(board, "chat", *options, input=lines)
     )
-    assert len(engine) == 3 and engine[1]["reused_tokens"] > 0
+    # A random model's bytes are no text: the next prompt has others, and no state lies before them.
+    reuses = load_manifest(board[0]).model.delta is None
+    assert len(engine) == 3 and (engine[1]["reused_tokens"] > 0) == reuses
     for key in ("tokens", "accepted", "reused_tokens"):
         assert [turn[key] for turn in engine] == [turn[key] for turn in reference]
 
