@@ -91,9 +91,12 @@ def check_states(found: Mapping[str, NDArray[Any]], wanted: Mapping[str, NDArray
 
 
 def saved_state_len(cache: SlotCache) -> int:
-    """Tokens inside the recurrent states of a saved cache; 0 without any. Raises ``BundleError``."""
+    """Tokens inside the recurrent states of a saved cache; 0 where it has none, or no rows.
+
+    Raises ``BundleError`` for states that its rows do not go on from.
+    """
     found = cache.arrays.get(STATE_LEN)
-    if found is None:
+    if found is None or not cache.cached:
         return 0
     length = int(found[0])
     if length % DELTA_BLOCK or not 0 <= length <= cache.cached <= length + LOG_ROWS:

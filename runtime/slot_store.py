@@ -45,15 +45,19 @@ class SlotStore:
         return len(tokens) if num_prompt is None else num_prompt
 
     def take_out(self, slot: int, prefill: PrefillAttention) -> SlotCache:
-        """What a slot holds; the arrays are valid until the next step."""
+        """What a slot holds; the arrays are valid until the next step.
+
+        After a pass that broke off a recurrent model's slot holds no rows.
+        """
         slots = self._slots
-        lengths = {"backbone": slots.cached[slot], "mtp": slots.drafter_cached[slot]}
+        cached = slots.reachable(slot, slots.cached[slot])
+        lengths = {"backbone": cached, "mtp": min(slots.drafter_cached[slot], cached)}
         arrays = self._backend.export_states(self._states, slot=slot, lengths=lengths)
         return SlotCache(
             tokens=tuple(slots.tokens[slot]),
             cached=lengths["backbone"],
             drafter_cached=lengths["mtp"],
-            prompt_rows=slots.prompt_rows[slot],
+            prompt_rows=min(slots.prompt_rows[slot], cached),
             prefill=prefill,
             arrays=arrays,
         )

@@ -14,8 +14,7 @@ from selfdraft.export.families.geometry import CLASH_HINT, Geometry, clash
 from selfdraft.recurrent import DeltaSpec
 
 DELTA_LAYER = re.compile(r"model\.layers\.(\d+)\.linear_attn\.in_proj_qkv\.weight")
-KINDS = {"linear_attention": True, "full_attention": False}
-DEFAULT_INTERVAL = 4
+KINDS = ("full_attention", "linear_attention")
 _HEAD_KEYS = ("linear_num_key_heads", "linear_num_value_heads")
 _DIM_KEYS = ("linear_key_head_dim", "linear_value_head_dim")
 
@@ -26,16 +25,16 @@ def read_delta(checkpoint: Checkpoint, config: ConfigKeys, *, num_layers: int) -
     Tensors decide which layers those are, and the sizes that they tell; config keys are checked
     against them. Raises ``ConfigError`` naming a key that clashes.
     """
-    found = {int(m[1]): name for name in checkpoint.names() if (m := DELTA_LAYER.match(name))}
+    found = {int(m[1]) for name in checkpoint.names() if (m := DELTA_LAYER.match(name))}
     layers = tuple(sorted(layer for layer in found if layer < num_layers))
     _check_kinds(config, layers, num_layers)
     if not layers:
         return None
     prefix = f"model.layers.{layers[0]}.linear_attn."
-    value_heads = checkpoint.shape(prefix + "A_log")[0]
-    value_dim = checkpoint.shape(prefix + "norm.weight")[0]
+    (value_heads,) = _sizes(checkpoint, prefix + "A_log", 1)
+    (value_dim,) = _sizes(checkpoint, prefix + "norm.weight", 1)
     conv = prefix + "conv1d.weight"
-    channels, taps = checkpoint.shape(conv)[0], checkpoint.shape(conv)[-1]
+    channels, _, taps = _sizes(checkpoint, conv, 3)
     key_size = (channels - value_heads * value_dim) // 2
     key_heads, key_dim = (config.positive(key) for key in (_HEAD_KEYS[0], _DIM_KEYS[0]))
     key_heads, key_dim = _key_sizes(key_heads, key_dim, key_size, conv)
@@ -55,6 +54,17 @@ def read_delta(checkpoint: Checkpoint, config: ConfigKeys, *, num_layers: int) -
         value_dim=value_dim,
         taps=taps,
     )
+
+
+def _sizes(checkpoint: Checkpoint, tensor: str, dims: int) -> tuple[int, ...]:
+    """Shape of a tensor that has so many dimensions, none of them empty."""
+    shape = checkpoint.shape(tensor)
+    if len(shape) != dims or min(shape) < 1:
+        raise ConfigError(
+            f"tensor {tensor!r} has shape {list(shape)}, expected {dims} dimensions of 1 or more",
+            hint=CLASH_HINT,
+        )
+    return shape
 
 
 def _key_sizes(heads: int | None, dim: int | None, size: int, tensor: str) -> tuple[int, int]:
@@ -79,21 +89,13 @@ def _check_kinds(config: ConfigKeys, layers: tuple[int, ...], num_layers: int) -
     """Refuse ``layer_types`` or ``full_attention_interval`` that the tensors contradict."""
     kinds = config.values.get("layer_types")
     interval = config.positive("full_attention_interval")
-    if kinds is None and interval is None:
-        return
-    if kinds is None:
-        wanted = [bool((i + 1) % (interval or DEFAULT_INTERVAL)) for i in range(num_layers)]
+    if kinds is not None:
+        key, wanted = "layer_types", _listed_kinds(kinds, num_layers)
+    elif interval is not None:
         key = f"full_attention_interval = {interval}"
+        wanted = [bool((i + 1) % interval) for i in range(num_layers)]
     else:
-        listed = kinds if isinstance(kinds, list) else [kinds]
-        unknown = next((kind for kind in listed if kind not in KINDS), None)
-        if unknown is not None or len(listed) != num_layers:
-            raise ConfigError(
-                f"config.json: layer_types has {len(listed)} entries for {num_layers} layers"
-                + (f", one of them {unknown!r}" if unknown is not None else ""),
-                hint=f"restore the config.json that came with the checkpoint; known: {', '.join(KINDS)}",
-            )
-        wanted, key = [KINDS[kind] for kind in listed], "layer_types"
+        return
     for layer, linear in enumerate(wanted):
         if linear != (layer in layers):
             word = "has" if layer in layers else "has no"
@@ -103,6 +105,19 @@ def _check_kinds(config: ConfigKeys, layers: tuple[int, ...], num_layers: int) -
                 f"'model.layers.{layer}.linear_attn.in_proj_qkv.weight'",
                 hint=CLASH_HINT,
             )
+
+
+def _listed_kinds(kinds: object, num_layers: int) -> list[bool]:
+    """Whether each layer is linear, by ``layer_types``."""
+    listed = kinds if isinstance(kinds, list) else [kinds]
+    unknown = [kind for kind in listed if kind not in KINDS]
+    if unknown or len(listed) != num_layers:
+        raise ConfigError(
+            f"config.json: layer_types has {len(listed)} entries for {num_layers} layers"
+            + (f", one of them {unknown[0]!r}" if unknown else ""),
+            hint=f"restore the config.json that came with the checkpoint; known: {', '.join(KINDS)}",
+        )
+    return [kind == "linear_attention" for kind in listed]
 
 
 def delta_rules(

@@ -176,6 +176,7 @@ def test_layers_are_told_by_their_tensors_where_the_config_is_silent(tmp_path) -
         ({"layer_types": ["full_attention"] * 4}, "layer 0 is full attention"),
         ({"layer_types": ["linear_attention"] * 3}, "3 entries for 4 layers"),
         ({"layer_types": ["mamba"] * 4}, "'mamba'"),
+        ({"layer_types": [["linear_attention"]] * 4}, "['linear_attention']"),
         ({"layer_types": ..., "full_attention_interval": 3}, "full_attention_interval = 3"),
         ({"linear_num_value_heads": 4}, "linear_num_value_heads = 4"),
         ({"linear_key_head_dim": 8}, "linear_key_head_dim = 8"),
@@ -197,6 +198,17 @@ def test_missing_tensor_of_a_delta_net_is_named(tmp_path) -> None:
     name = "model.layers.1.linear_attn.in_proj_a.weight"
     write_hybrid(tmp_path, drop=(name,))
     with refused(name, "missing"):
+        read_model(Checkpoint.open(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [("A_log", ()), ("norm.weight", (2, 4)), ("conv1d.weight", (96, 4)), ("A_log", (0,))],
+)
+def test_sizes_of_a_delta_net_that_cannot_be_told_are_refused(tmp_path, name, shape) -> None:
+    tensor = f"model.layers.0.linear_attn.{name}"
+    write_hybrid(tmp_path, replaced={tensor: np.zeros(shape, dtype=np.float32)})
+    with refused(tensor, str(list(shape))):
         read_model(Checkpoint.open(tmp_path))
 
 

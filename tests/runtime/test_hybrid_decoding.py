@@ -164,22 +164,37 @@ def test_saved_cache_with_an_impossible_state_is_refused(hybrid, tmp_path: Path)
         loop.restore(0, cache)
 
 
+def test_saved_cache_of_a_slot_cut_before_its_states_holds_no_rows(hybrid) -> None:
+    loop = DecodeLoop(hybrid, drafts=3)
+    turn(loop, PROMPT, count=20)
+    loop.cut(0, 1)
+    cache = loop.slot_cache(0)
+    assert (cache.cached, cache.drafter_cached, cache.prompt_rows) == (0, 0, 0)
+    assert cache.tokens[: len(PROMPT)] == PROMPT
+    other = DecodeLoop(hybrid, drafts=3)
+    other.restore(0, cache)
+    assert list(turn(other, PROMPT).tokens) == plain(hybrid, PROMPT, 12)
+
+
 def test_states_of_a_pass_that_broke_off_are_not_used_again(hybrid, monkeypatch) -> None:
     loop = DecodeLoop(hybrid, drafts=0)
-    turn(loop, PROMPT)
+    first = turn(loop, PROMPT)
+    prompt = (*PROMPT, *first.tokens, *QUESTION)
     if hybrid.name == "tensorrt":
         from support.trt_double.execution import FakeContext
 
         broken: tuple[type, str] = (FakeContext, "execute_async_v3")
-    else:
-        broken = (type(hybrid._layers[2]), "finish")
+    else:  # the first layer has moved on when it fails; the one behind it has not
+        broken = (type(hybrid._layers[0]), "finish")
     monkeypatch.setattr(*broken, lambda *_: (_ for _ in ()).throw(MemoryError()))
     with pytest.raises(MemoryError):
-        turn(loop, (*PROMPT, *loop.tokens(0)[len(PROMPT) :], *QUESTION))
+        turn(loop, prompt)
     monkeypatch.undo()
-    prompt = (*PROMPT, *QUESTION)
-    assert turn(loop, prompt).reused_tokens == 0
-    assert list(loop.result(0).tokens) == plain(hybrid, prompt, 12)
+    other = DecodeLoop(hybrid, drafts=0)
+    other.restore(0, loop.slot_cache(0))
+    for again in (other, loop):
+        assert turn(again, prompt).reused_tokens == 0
+        assert list(again.result(0).tokens) == plain(hybrid, prompt, 12)
 
 
 def test_beams_that_fork_take_their_recurrent_states_along(hybrid) -> None:

@@ -96,14 +96,19 @@ def write_hybrid(
     prefix: str = "",
     changes: dict[str, Any] | None = None,
     drop: tuple[str, ...] = (),
+    replaced: Tensors | None = None,
 ) -> Tensors:
-    """A checkpoint; ``changes`` of its config (``...`` removes a key). Returns its tensors, plain names."""
+    """A checkpoint; ``changes`` of its config (``...`` removes a key), tensors left out or replaced.
+
+    Returns its tensors by their plain names.
+    """
     config = {**CONFIG, **(changes or {})}
     config = {key: value for key, value in config.items() if value is not ...}
     if not mtp:
         config.pop("mtp_num_hidden_layers")
     tensors = hybrid_tensors({**CONFIG, **config}, seed=seed, mtp=mtp)
     tensors = {name: array for name, array in tensors.items() if name not in drop}
+    tensors |= replaced or {}
     stored = tensors
     if prefix:
         outer = {"architectures": ["Qwen3_5ForConditionalGeneration"], "model_type": "qwen3_5"}
