@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from selfdraft.jetson.planner.memory import MemoryPlan
+from selfdraft.jetson.planner.memory import ROW_BYTES, MemoryPlan
 from selfdraft.jetson.planner.plan import Choices, ContextRow, Remedy, Speed
 from selfdraft.jetson.planner.reading import attention_of, state_bytes
 
@@ -59,20 +59,27 @@ def device_record(board: PlannedTarget) -> dict[str, Any]:
 
 def exported_record(model: PlannedModel, *, context: int) -> dict[str, Any]:
     """What the exporter writes, and what a runtime allocates for its states: exact."""
-    attention = attention_of(model.spec, model.attention, kv=model.kv)
-    states = {"backbone": attention.layers, "mtp": attention.mtp}
     return {
         "basis": "exact",
         "target": model.target,
         "weights": model.weights,
         "weight_bytes": model.weight_bytes,
         "kv": model.kv,
-        "state_bytes": {
-            graph: state_bytes(ops, context=context, batch=1)
-            for graph, ops in states.items()
-            if ops
-        },
+        "state_bytes": _exported_states(model, context),
     }
+
+
+def _exported_states(model: PlannedModel, context: int) -> dict[str, dict[str, int]]:
+    """Bytes of one sequence by graph and kind of state."""
+    attention = attention_of(model.spec, model.attention, kv=model.kv)
+    graphs = {"backbone": attention.layers, "mtp": attention.mtp}
+    states = {
+        graph: state_bytes(ops, context=context, batch=1) for graph, ops in graphs.items() if ops
+    }
+    if model.geometry.linear:
+        row_bytes = 4 if model.target == "cpu" else ROW_BYTES
+        states["backbone"] |= model.geometry.linear.kept_bytes(row_bytes=row_bytes)
+    return states
 
 
 def memory_record(memory: MemoryPlan) -> dict[str, Any]:

@@ -75,7 +75,7 @@ def _lengths(rows: list[ContextRow], choices: Choices) -> str:
 
 
 def _length(row: ContextRow, drafts: int, has_sparse: bool) -> list[object]:
-    states = ("kv", "summary", "recurrent", "MTP kv", "MTP summary")
+    states = ("kv", "summary", "recurrent", "conv", "MTP kv", "MTP summary")
     kept = sum(part.num_bytes for part in row.memory.parts if part.name in states)
     room = row.memory.head_room_bytes
     cells: list[object] = [row.context, bytes_text(kept), _signed(room)]

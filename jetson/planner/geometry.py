@@ -10,6 +10,10 @@ from selfdraft.manifest import ModelSpec
 from selfdraft.recurrent import LOG_ROWS, DeltaSpec
 
 
+STATE_LEN_BYTES = 8
+"""One length for all recurrent states of a sequence."""
+
+
 class Matrix(NamedTuple):
     """A weight matrix ``[inputs, outputs]``."""
 
@@ -41,25 +45,39 @@ class LinearAttention:
     """Inputs of the convolution."""
 
     def matrices(self, hidden: int) -> tuple[Matrix, ...]:
-        """Projections of one layer: q, k, v, z joined; decay and gate; output."""
+        """Projections of one layer: q, k, v, z joined; output."""
         keys, values = self.key_heads * self.head_dim, self.value_size
-        return (
-            Matrix(hidden, 2 * keys + 2 * values),
-            Matrix(hidden, 2 * self.value_heads),
-            Matrix(values, hidden),
-        )
+        return Matrix(hidden, 2 * keys + 2 * values), Matrix(values, hidden)
+
+    def gates(self, hidden: int) -> Matrix:
+        """Write strength and decay of one layer, which are never quantised."""
+        return Matrix(hidden, 2 * self.value_heads)
+
+    @property
+    def channels(self) -> int:
+        """Channels of the convolution: q, k and v."""
+        return 2 * self.key_heads * self.head_dim + self.value_size
+
+    @property
+    def vectors(self) -> int:
+        """Elements of one layer's filters, decay rates and norm."""
+        width = self.value_dim or self.head_dim
+        return self.channels * self.taps + 2 * self.value_heads + width
 
     @property
     def state_bytes(self) -> int:
-        """Recurrent state of all layers."""
+        """Recurrent state of all layers, which every step reads."""
         return self.num_layers * self.value_size * self.head_dim * 4
 
-    @property
-    def log_bytes(self) -> int:
-        """Rows of all layers from which the states of accepted tokens are computed."""
-        channels = 2 * self.key_heads * self.head_dim + self.value_size
-        inputs = (self.taps - 1 + LOG_ROWS) * channels
-        return self.num_layers * (inputs + LOG_ROWS * 2 * self.value_heads) * 4
+    def kept_bytes(self, *, row_bytes: int) -> dict[str, int]:
+        """All that is kept for one sequence, by kind: states and gates of the log, and the log's rows.
+
+        ``row_bytes``: of one value of those (fp16 on a board).
+        """
+        gates = LOG_ROWS * 2 * self.value_heads * 4
+        rows = (self.taps - 1 + LOG_ROWS) * self.channels * row_bytes
+        recurrent = self.state_bytes + self.num_layers * gates + STATE_LEN_BYTES
+        return {"recurrent": recurrent, "conv": self.num_layers * rows}
 
     @property
     def value_size(self) -> int:
@@ -125,7 +143,7 @@ class Geometry:
         )
 
     def backbone(self) -> Iterator[Matrix]:
-        """Matrices of all layers, without embedding and LM head."""
+        """Matrices of all layers, without embedding, LM head and the gates of recurrent layers."""
         for _ in range(self.num_attention_layers):
             yield from self.attention_layer()
         if self.linear:
@@ -137,18 +155,32 @@ class Geometry:
         """Matrices of the MTP head, without what it drafts with."""
         return (self.projection, *self.attention_layer()) if self.mtp else ()
 
+    def gates(self) -> Iterator[Matrix]:
+        """Matrices of layers that are never quantised."""
+        if self.linear:
+            for _ in range(self.linear.num_layers):
+                yield self.linear.gates(self.hidden_size)
+
     def layer_vectors(self) -> int:
-        """Elements of norms and biases of one layer."""
-        bias = (self.num_heads + 2 * self.num_kv_heads) * self.head_dim
+        """Elements of norms and biases of one layer with a KV cache."""
+        queries = self.num_heads * (2 if self.gated_query else 1)
+        bias = (queries + 2 * self.num_kv_heads) * self.head_dim
         return (
             2 * self.hidden_size
             + (bias if self.qkv_bias else 0)
             + (2 * self.head_dim if self.qk_norm else 0)
         )
 
+    def backbone_vectors(self) -> int:
+        """Elements of norms, biases and filters of all layers."""
+        vectors = self.num_attention_layers * self.layer_vectors()
+        if self.linear:
+            vectors += self.linear.num_layers * (2 * self.hidden_size + self.linear.vectors)
+        return vectors
+
     def backbone_parameters(self) -> int:
         """Weights that every token of a prompt passes through: the layers' matrices."""
-        return sum(matrix.size for matrix in self.backbone())
+        return sum(matrix.size for matrix in (*self.backbone(), *self.gates()))
 
     def _mlp(self) -> tuple[Matrix, ...]:
         return (

@@ -28,6 +28,8 @@ BUILD_FACTOR = 3.6
 fp16 (54.8 GB)."""
 FRAGMENTATION_SHARE = 0.05
 """Of what is available, left free: NvMap hands out large blocks only from unbroken memory."""
+ROW_BYTES = 2
+"""Of one value in the log of a recurrent layer: fp16."""
 LIVE_BUFFERS = 2
 """Activation buffers of the widest layer that are alive at once."""
 
@@ -141,9 +143,9 @@ def _state_parts(model: Model, workload: Workload) -> list[MemoryPart]:
             for kind, size in states.items()
         ]
     if model.geometry.linear:
-        linear = model.geometry.linear
-        size = workload.batch * (linear.state_bytes + linear.log_bytes)
-        kept.append(_part("recurrent", size, "exact", f"{workload.batch} sequences"))
+        for kind, size in model.geometry.linear.kept_bytes(row_bytes=ROW_BYTES).items():
+            reason = f"{workload.batch} sequences"
+            kept.append(_part(kind, workload.batch * size, "exact", reason))
     return kept
 
 

@@ -81,8 +81,9 @@ def backbone_bytes(model: Model, *, length: int, rows: int = 1, batch: int = 1) 
     """Bytes that one pass of the backbone reads: weights and LM head once, and the states of
     ``batch`` sequences of ``length`` cached tokens, each with ``rows`` rows."""
     geometry, storage = model.geometry, model.storage
-    vectors = geometry.num_layers * geometry.layer_vectors() * FLOAT_BYTES[storage.vectors]
-    weights = storage.layer_bytes(geometry.backbone()) + vectors
+    # Whether the engines of the published figures quantise the gates is not known: as other matrices.
+    weights = storage.layer_bytes((*geometry.backbone(), *geometry.gates()))
+    weights += geometry.backbone_vectors() * FLOAT_BYTES[storage.vectors]
     head = storage.matrix_bytes(geometry.head, storage.head)
     # A recurrent state is read and written back.
     state = 2 * geometry.linear.state_bytes if geometry.linear else 0

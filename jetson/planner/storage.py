@@ -56,6 +56,15 @@ class Storage:
         """Bytes of matrices of layers."""
         return sum(self.matrix_bytes(matrix, self.layers) for matrix in matrices)
 
+    def backbone_bytes(self, geometry: Geometry) -> int:
+        """Bytes of all layers, their vectors included."""
+        gates = self.layers if self.layers in ("fp16", "bf16") else self.vectors
+        return (
+            self.layer_bytes(geometry.backbone())
+            + sum(self.matrix_bytes(matrix, gates) for matrix in geometry.gates())
+            + geometry.backbone_vectors() * FLOAT_BYTES[self.vectors]
+        )
+
     def mtp_bytes(self, matrices: Iterable[Matrix]) -> int:
         """Bytes of matrices of the MTP head."""
         return sum(self.matrix_bytes(matrix, self.mtp or self.layers) for matrix in matrices)
@@ -123,15 +132,15 @@ def fit_block(geometry: Geometry, wanted: int) -> int:
 def weight_bytes(geometry: Geometry, storage: Storage) -> dict[str, int]:
     """Bytes of embedding, backbone, lm_head, mtp and draft_head (those that exist).
 
-    A tied LM head is the embedding table, unless the two are stored differently.
+    A tied LM head is the embedding table where both are of the plain type.
     """
     vector = FLOAT_BYTES[storage.vectors]
-    layers = geometry.num_layers * geometry.layer_vectors() + geometry.hidden_size
     parts = {
         "embedding": storage.table_bytes(geometry),
-        "backbone": storage.layer_bytes(geometry.backbone()) + layers * vector,
+        "backbone": storage.backbone_bytes(geometry) + geometry.hidden_size * vector,
     }
-    if not geometry.tied_head or storage.head != (storage.table or storage.vectors):
+    table = storage.table or storage.vectors
+    if not (geometry.tied_head and storage.head == table == storage.vectors):
         parts["lm_head"] = storage.matrix_bytes(geometry.head, storage.head)
     if geometry.mtp:
         norms = geometry.layer_vectors() + 3 * geometry.hidden_size

@@ -7,12 +7,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.numpy
 from support.hybrid import right_now_and_then, write_hybrid
 from support.numerics import FP64_AGAINST_FP32, assert_close
 
+from selfdraft.cli.inspect import bundle_facts
+from selfdraft.cli.plan_record import exported_record
+from selfdraft.cli.planned_model import planned_model
 from selfdraft.export.bundle import export_bundle
+from selfdraft.export.describe import describe_checkpoint
 from selfdraft.export.options import ExportOptions
-from selfdraft.manifest import load_manifest
+from selfdraft.jetson.planner.storage import stored_as, weight_bytes
+from selfdraft.manifest import capacity_for, load_manifest
 from selfdraft.recurrent import state_length
 from selfdraft.runtime.backend import Step
 from selfdraft.runtime.loop import DecodeLoop
@@ -152,11 +158,70 @@ def test_states_are_updated_in_place(ort) -> None:
     assert all(np.abs(t.array).max() > 0 for n, t in states.tensors.items() if "recurrent" in n)
 
 
+def allocated(ort: OrtBackend, capacity: int) -> dict[str, int]:
+    """Bytes of the arrays of one slot, by graph and kind of state."""
+    states = ort.allocate(batch=1, capacity=capacity)
+    kinds = {s.name: s.kind for g in ort.manifest.graphs.values() for s in g.states}
+    sizes: dict[str, int] = {}
+    for name, tensor in states.tensors.items():
+        key = f"{name.split('.')[0]} {kinds[name]}"
+        sizes[key] = sizes.get(key, 0) + tensor.array.nbytes
+    assert sum(sizes.values()) == states.num_bytes
+    return sizes
+
+
+def test_inspect_and_plan_tell_the_bytes_of_the_bundle_as_written(bundle, ort) -> None:
+    manifest = load_manifest(bundle)
+    facts = bundle_facts(bundle, manifest, context=500)
+    stored: dict[str, int] = {}
+    for file in (manifest.weights_file, manifest.embedding_file):
+        for name, tensor in safetensors.numpy.load_file(bundle / file).items():
+            part = "other" if name.startswith("__pad") else name.split(".")[0]
+            stored[part] = stored.get(part, 0) + tensor.nbytes
+    assert facts["weight_bytes"] == stored
+    assert set(stored) - {"other"} == {"embedding", "backbone", "lm_head", "mtp"}
+    sizes = allocated(ort, capacity=capacity_for(500))
+    told = facts["state_bytes_by_kind"]
+    assert sizes == {f"{g} {kind}": n for g, kinds in told.items() for kind, n in kinds.items()}
+    assert set(told["backbone"]) == {"kv", "recurrent", "conv"} and set(told["mtp"]) == {"kv"}
+    backbone = stored["backbone"] + stored["lm_head"] + sum(told["backbone"].values())
+    own = stored["mtp"] + told["mtp"]["kv"]
+    assert facts["mtp_bytes"]["share_of_backbone"] == pytest.approx(own / backbone)
+    exported = exported_record(planned_model(bundle), context=500)
+    assert exported["weight_bytes"] == stored and exported["state_bytes"] == told
+
+
+def test_inspect_and_plan_of_the_checkpoint_foretell_the_bundle(bundle) -> None:
+    checkpoint, manifest = bundle.parent / "c", load_manifest(bundle)
+    facts = describe_checkpoint(checkpoint)
+    tensors = safetensors.numpy.load_file(checkpoint / "model.safetensors")
+    read = facts["bytes_by_part"]
+    assert sum(read.values()) == facts["bytes"] == sum(t.nbytes for t in tensors.values())
+    assert read["mtp"] == sum(t.nbytes for n, t in tensors.items() if n.startswith("mtp."))
+    files = (manifest.weights_file, manifest.embedding_file)
+    written = sum(manifest.files[file].bytes for file in files)
+    assert written <= facts["export"]["default"]["disk_bytes_at_most"]
+    planned = exported_record(planned_model(checkpoint), context=500)
+    found = bundle_facts(bundle, manifest, context=500)
+    padding = {"other": found["weight_bytes"].get("other", 0)}
+    assert planned["weight_bytes"] | padding == found["weight_bytes"] | padding
+    assert planned["state_bytes"] == found["state_bytes_by_kind"]
+
+
 @pytest.mark.parametrize("weights", ["int4", pytest.param("bf16", marks=pytest.mark.slow)])
 def test_quantised_hybrids_decode_with_and_without_drafts_alike(tmp_path, weights) -> None:
     write_hybrid(tmp_path / "c", changes=WHOLE_VECTORS)
     export_bundle(tmp_path / "c", tmp_path / "b", ExportOptions(weights=weights))
-    backend = OrtBackend(tmp_path / "b", load_manifest(tmp_path / "b"), threads=1)
+    foretold = describe_checkpoint(tmp_path / "c")["export"].get(weights)
+    manifest = load_manifest(tmp_path / "b")
+    planned = planned_model(tmp_path / "b")
+    storage = stored_as(manifest.precision)
+    parts = {part: size for part, size in planned.weight_bytes.items() if part != "other"}
+    assert weight_bytes(planned.geometry, storage) == parts
+    if foretold:
+        written = manifest.files[manifest.weights_file].bytes
+        assert written <= foretold["disk_bytes_at_most"]
+    backend = OrtBackend(tmp_path / "b", manifest, threads=1)
     told = []
     for drafts in (0, 2):
         loop = DecodeLoop(backend, drafts=drafts, context_length=96, step_rows=3)

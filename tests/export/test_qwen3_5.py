@@ -170,6 +170,22 @@ def test_layers_are_told_by_their_tensors_where_the_config_is_silent(tmp_path) -
     assert (delta.key_dim, delta.value_dim, delta.taps) == (12, 8, 4)
 
 
+def test_interval_alone_names_the_layers_that_attend(tmp_path) -> None:
+    delta = plan_of(tmp_path, changes={"layer_types": ...}).spec.delta
+    assert delta is not None and delta.layers == (0, 1, 2)
+
+
+def test_silent_config_means_the_defaults_of_transformers(tmp_path) -> None:
+    silent = dict.fromkeys(("rms_norm_eps", "rope_parameters", "max_position_embeddings"), ...)
+    plan, default = plan_of(tmp_path, changes=silent), transformers.Qwen3_5TextConfig(head_dim=16)
+    rope = default.rope_parameters
+    rotated = int(16 * rope["partial_rotary_factor"])
+    frequencies = [rope["rope_theta"] ** (-i / rotated) for i in range(0, rotated, 2)]
+    assert plan.spec.rope.inv_freq == pytest.approx((*frequencies, *[0.0] * (8 - rotated // 2)))
+    assert plan.spec.rms_norm_eps == default.rms_norm_eps
+    assert plan.max_context == default.max_position_embeddings
+
+
 @pytest.mark.parametrize(
     ("changes", "named"),
     [

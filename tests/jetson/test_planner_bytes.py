@@ -10,14 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 from support.checkpoints import write_checkpoint
+from support.hybrid import write_hybrid
 
 from benchmarks.make_checkpoint import Qwen3Geometry, qwen3_config
 from selfdraft.errors import ConfigError
 from selfdraft.export.attention_options import AttentionOptions
 from selfdraft.export.bundle import ExportPlan, plan_export
+from selfdraft.export.checkpoint import Checkpoint
+from selfdraft.export.families import read_model
 from selfdraft.export.options import ExportOptions
 from selfdraft.export.weight_plan import bytes_by_part
-from selfdraft.jetson.planner.geometry import Geometry, geometry_from_spec
+from selfdraft.jetson.planner.geometry import Geometry, LinearAttention, geometry_from_spec
 from selfdraft.jetson.planner.reading import attention_of, state_bytes
 from selfdraft.jetson.planner.storage import (
     Storage,
@@ -26,7 +29,16 @@ from selfdraft.jetson.planner.storage import (
     stored_as,
     weight_bytes,
 )
-from selfdraft.manifest import ModelSpec, MtpSpec, Precision, RopeSpec, capacity_for
+from selfdraft.manifest import (
+    AttentionPlan,
+    ModelSpec,
+    MtpSpec,
+    Precision,
+    RopeSpec,
+    TargetName,
+    capacity_for,
+)
+from selfdraft.trt_plugins.gated_delta_rule.contract import ROW_TYPES
 
 DEMO = Path(__file__).parents[2] / "demo" / "checkpoint"
 
@@ -38,6 +50,9 @@ STORED: dict[str, dict[str, Any]] = {
     "int4, int8 head and embedding": {"weights": "int4", "lm_head": "int8", "embedding": "int8"},
     "int4, fp16 embedding": {"weights": "int4", "embedding": "fp16"},
 }
+
+WHOLE_BLOCKS = {"hidden_size": 64, "linear_num_value_heads": 4}
+"""Sizes that blocks of 16 inputs divide; value heads of 8 make 32 inputs."""
 
 
 def storage_of(plan: ExportPlan, options: ExportOptions) -> Storage:
@@ -73,14 +88,57 @@ def test_weights_of_the_demo_are_those_of_the_exporter(stored, draft_vocab) -> N
 @pytest.mark.parametrize("family", ["mimo", "qwen2", "qwen3", "llama"])
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("mtp", ["qwen", None])
-@pytest.mark.parametrize("weights", ["fp32", "int4"])
+@pytest.mark.parametrize("stored", ["fp32", "int4", "int4, int8 head and embedding"])
 def test_weights_of_every_family_are_those_of_the_exporter(
-    tmp_path, family, tied, mtp, weights
+    tmp_path, family, tied, mtp, stored
 ) -> None:
     source = write_checkpoint(tmp_path / "c", family, tied=tied, mtp=mtp)
-    options = ExportOptions(weights=weights)
+    options = ExportOptions(**STORED[stored])
     plan = plan_export(source, options)
     assert planned(plan, options) == bytes_by_part([plan.embedding, plan.weights])
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("mtp", [True, False])
+@pytest.mark.parametrize("stored", STORED)
+def test_weights_of_a_hybrid_are_those_of_the_exporter(tmp_path, stored, mtp, tied) -> None:
+    write_hybrid(tmp_path / "c", mtp=mtp, changes={**WHOLE_BLOCKS, "tie_word_embeddings": tied})
+    options = ExportOptions(**STORED[stored])
+    plan = plan_export(tmp_path / "c", options)
+    assert planned(plan, options) == bytes_by_part([plan.embedding, plan.weights])
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize(("target", "row_dtype"), [("cpu", "fp32"), ("orin-jp6", "fp16")])
+def test_states_of_a_hybrid_are_those_that_its_graphs_declare(
+    tmp_path, target, row_dtype, batch
+) -> None:
+    write_hybrid(tmp_path / "c")
+    spec = read_model(Checkpoint.open(tmp_path / "c")).spec
+    geometry, kv = geometry_from_spec(spec, name="x"), "fp32" if target == "cpu" else "fp16"
+    own = attention_of(spec, None, kv=kv)
+    exported = declared_states(spec, kv=kv, row_dtype=row_dtype, target=target, batch=batch)
+    linear = geometry.linear
+    assert linear is not None and set(exported["backbone"]) == {"kv", "recurrent", "conv"}
+    kept = linear.kept_bytes(row_bytes=np.dtype(ROW_TYPES[row_dtype]).itemsize)
+    assert exported == {
+        "backbone": {
+            **state_bytes(own.layers, context=1000, batch=batch),
+            **{kind: size * batch for kind, size in kept.items()},
+        },
+        "mtp": state_bytes(own.mtp, context=1000, batch=batch),
+    }
+
+
+def test_recurrent_state_of_a_published_hybrid() -> None:
+    """Qwen3.5-0.8B: 18 layers, 16 value heads of 128 x 128 in fp32 (facts of its config)."""
+    linear = LinearAttention(num_layers=18, key_heads=16, value_heads=16, head_dim=128)
+    assert linear.state_bytes == 18 * 2**20
+    kept = linear.kept_bytes(row_bytes=2)
+    assert kept == {
+        "recurrent": 18 * 2**20 + 18 * 16 * 32 * 4 + 8,
+        "conv": 18 * 19 * 3 * 2048 * 2,
+    }
 
 
 def test_the_planner_finds_the_exporters_int4_block(tmp_path) -> None:
@@ -193,20 +251,37 @@ def test_states_of_the_125m_model_are_those_that_its_graphs_declare(source_125m,
 
 def check_states(spec: ModelSpec, options: AttentionOptions, *, batch: int) -> None:
     """The planner's bytes by kind of state against the shapes that the exporter declares."""
+    kv = options.kv or "fp32"
+    attention = options.plan(spec)
+    own = attention_of(spec, attention, kv=kv)
+    declared = declared_states(spec, attention, kv=kv, batch=batch)
+    for graph, ops in (("backbone", own.layers), ("mtp", own.mtp)):
+        assert declared[graph] and state_bytes(ops, context=1000, batch=batch) == declared[graph]
+
+
+def declared_states(
+    spec: ModelSpec,
+    attention: AttentionPlan | None = None,
+    *,
+    kv: Any,
+    batch: int,
+    row_dtype: Any = "fp32",
+    target: TargetName = "cpu",
+) -> dict[str, dict[str, int]]:
+    """Bytes by graph and kind of state, for 1000 tokens."""
     pytest.importorskip("torch", reason="the exporter: pip install 'selfdraft[export]'")
     from selfdraft.export.graph import graph_ops, graph_spec
+    from selfdraft.export.targets import TARGETS
 
-    attention = options.plan(spec)
-    kv = options.kv or "fp32"
-    own = attention_of(spec, attention, kv=kv)
-    for graph, ops in (("backbone", own.layers), ("mtp", own.mtp)):
-        exported = graph_ops(graph, spec, attention, kv_dtype=kv)
-        declared: dict[str, int] = {}
-        for state in graph_spec(graph, spec, exported, candidates=8).states:
+    declared: dict[str, dict[str, int]] = {}
+    for graph in ("backbone", "mtp"):
+        ops = graph_ops(graph, spec, attention, kv_dtype=kv, row_dtype=row_dtype)
+        kinds = declared.setdefault(graph, {})
+        for state in graph_spec(graph, spec, ops, candidates=8, engine=TARGETS[target]).states:
             shape = state.sizes(batch=batch, capacity=capacity_for(1000))
             size = math.prod(shape) * np.dtype(state.dtype).itemsize
-            declared[state.kind] = declared.get(state.kind, 0) + size
-        assert declared and state_bytes(ops, context=1000, batch=batch) == declared
+            kinds[state.kind] = kinds.get(state.kind, 0) + size
+    return declared
 
 
 def test_a_tied_head_costs_nothing_unless_it_is_stored_otherwise() -> None:
