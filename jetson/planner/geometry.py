@@ -9,7 +9,6 @@ from typing import NamedTuple
 from selfdraft.manifest import ModelSpec
 from selfdraft.recurrent import LOG_ROWS, DeltaSpec
 
-
 STATE_LEN_BYTES = 8
 """One length for all recurrent states of a sequence."""
 
