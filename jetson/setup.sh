@@ -19,6 +19,7 @@ action=set_up
 onnxruntime=gpu
 with_pycuda=yes
 with_kernels=yes
+with_server=no
 kernels=${SELFDRAFT_HOME:-$HOME/.cache/selfdraft}/kernels
 plugins=${SELFDRAFT_HOME:-$HOME/.cache/selfdraft}/plugins
 missing=0
@@ -33,6 +34,7 @@ usage: jetson/setup.sh [--check | --uninstall] [options]
   --jetpack 6|7       where /etc/nv_tegra_release is not there to tell (containers)
   --cpu-onnxruntime   ONNX Runtime without CUDA, from the default index
   --no-pycuda         leave pycuda out; the TensorRT backend needs it
+  --serve             the libraries of selfdraft serve too; a run without it leaves them as they are
   --no-kernels        do not compile GPU kernels and plugin library; the TensorRT backend needs them
   -h, --help          this text
 TEXT
@@ -48,11 +50,15 @@ parse_options() {
     case $1 in
       --check) action=check ;;
       --uninstall) action=uninstall ;;
-      --venv) venv=${2:?--venv needs a folder} && shift ;;
-      --jetpack) jetpack=${2:?--jetpack needs 6 or 7} && shift ;;
+      --venv | --jetpack)
+        [ $# -gt 1 ] || fail $EXIT_CONFIG "$1 needs a value" "see: jetson/setup.sh --help"
+        if [ "$1" = --venv ]; then venv=$2; else jetpack=$2; fi
+        shift
+        ;;
       --cpu-onnxruntime) onnxruntime=cpu ;;
       --no-pycuda) with_pycuda=no ;;
       --no-kernels) with_kernels=no ;;
+      --serve) with_server=yes ;;
       -h | --help) usage && exit 0 ;;
       *) fail $EXIT_CONFIG "unknown option $1" "see: jetson/setup.sh --help" ;;
     esac
@@ -157,16 +163,21 @@ explain_tensorrt() {
     "sudo apt install --reinstall python3-libnvinfer, then: ls /usr/lib/$python/dist-packages/tensorrt"
 }
 
-has_selfdraft() { in_venv 'import selfdraft.cli.main, numpy, tokenizers, safetensors'; }
+has_selfdraft() {
+  in_venv 'import selfdraft.cli.main, numpy, tokenizers, safetensors' &&
+    { [ $with_server = no ] || in_venv 'import starlette, uvicorn, prometheus_client'; }
+}
 
 install_selfdraft() { # editable: it follows the clone
+  local wanted=$source_folder
+  [ $with_server = no ] || wanted+='[serve]'
   [ -f "$source_folder/pyproject.toml" ] ||
     fail $EXIT_CONFIG "$source_folder is no clone of selfdraft" "run the script from a clone"
   # JetPack 6's own SciPy and others were built for NumPy 1.
   if [ "$jetpack" = 6 ]; then
-    pip_install -e "$source_folder" 'numpy>=1.26,<2'
+    pip_install -e "$wanted" 'numpy>=1.26,<2'
   else
-    pip_install -e "$source_folder"
+    pip_install -e "$wanted"
   fi
 }
 
@@ -217,7 +228,9 @@ set_up() {
   step "packages $(packages | tr '\n' ' ')" has_packages install_packages
   step "virtual environment $venv that sees the system's packages" has_venv make_venv
   step "TensorRT in that environment" has_tensorrt explain_tensorrt
-  step "selfdraft" has_selfdraft install_selfdraft
+  local title=selfdraft
+  [ $with_server = no ] || title+=" with the libraries of its server"
+  step "$title" has_selfdraft install_selfdraft
   step "ONNX Runtime ($onnxruntime)" has_onnxruntime install_onnxruntime
   [ $with_pycuda = no ] || step "pycuda" has_pycuda install_pycuda
   [ $with_kernels = no ] || step "GPU kernels in $kernels, plugin library in $plugins" has_kernels build_kernels
@@ -251,7 +264,7 @@ main() {
     return
   fi
   set_up
-  [ $missing -eq 0 ] || fail $EXIT_MISSING "$missing steps are missing" "run jetson/setup.sh"
+  [ $missing -eq 0 ] || fail $EXIT_MISSING "$missing steps are missing" "give the same command without --check"
   if [ $action = set_up ]; then
     printf 'ready: . %s/bin/activate && selfdraft doctor\n' "$venv"
   fi

@@ -16,6 +16,7 @@ import pytest
 from support.stub_tools import StubBoard, stub_board
 
 from selfdraft.cli.registry import COMMANDS
+from selfdraft.cli.serve_run import NEEDED
 from selfdraft.jetson.jetpack import JETPACK_6_INDEX, distro_python
 
 ROOT = Path(__file__).parents[2]
@@ -112,6 +113,26 @@ def test_options_leave_cuda_parts_out(jetpack_6: StubBoard) -> None:
     assert "cuda-nvcc-12-6" not in (jetpack_6.state / "packages").read_text().split()
 
 
+def test_the_server_is_installed_where_it_is_asked_for(jetpack_6: StubBoard) -> None:
+    assert jetpack_6.run(SCRIPT).returncode == 0
+    checked = jetpack_6.run(SCRIPT, "--check", "--serve")
+    assert checked.returncode == 6
+    assert "missing  selfdraft with the libraries of its server" in checked.stdout
+    before = len(pip_lines(jetpack_6))
+    assert jetpack_6.run(SCRIPT, "--serve").returncode == 0
+    assert pip_lines(jetpack_6)[before:] == [f"-e {ROOT}[serve] numpy>=1.26,<2"]
+    assert jetpack_6.run(SCRIPT, "--check", "--serve").returncode == 0
+
+
+def test_a_new_board_gets_the_server_in_one_step(jetpack_7: StubBoard) -> None:
+    assert jetpack_7.run(SCRIPT, "--serve").returncode == 0
+    assert pip_lines(jetpack_7)[0] == f"-e {ROOT}[serve]"
+
+
+def test_the_script_looks_for_what_the_server_needs() -> None:
+    assert f"import {', '.join(NEEDED)}" in SCRIPT.read_text()
+
+
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
     """A clone with nothing but the script."""
@@ -182,6 +203,8 @@ def test_uninstall_removes_what_was_made_and_can_be_repeated(jetpack_6: StubBoar
         ("R38 (release), REVISION: 2.0", "aarch64", [], 5, "L4T 38.2.0 is not served"),
         (R36, "aarch64", ["--jetpack", "5"], 2, "JetPack 5 is not served"),
         (R36, "aarch64", ["--chekc"], 2, "unknown option --chekc"),
+        (R36, "aarch64", ["--venv"], 2, "--venv needs a value"),
+        (R36, "aarch64", ["--serve", "--jetpack"], 2, "--jetpack needs a value"),
     ],
 )
 def test_other_machines_and_wrong_options_are_refused_in_two_lines(

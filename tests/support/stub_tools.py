@@ -32,6 +32,7 @@ if [ "$1" = -c ]; then
     *CUDAExecutionProvider*) has onnxruntime-gpu ;;
     *"import onnxruntime"*) has onnxruntime || has onnxruntime-gpu ;;
     *selfdraft.cli.main*) has selfdraft ;;
+    *starlette*) has starlette ;;
     *"import tensorrt"*) grep -qx python3-libnvinfer "$STUB_STATE/packages" ;;
     *pycuda*) has pycuda ;;
     *) exit 1 ;;
@@ -47,6 +48,7 @@ case "$*" in
     [ "$(command -v nvcc)" = "$SELFDRAFT_SETUP_ROOT/usr/local/cuda/bin/nvcc" ] && echo pycuda >>"$STUB_STATE/modules" ;;
   *" -e "*)
     echo selfdraft >>"$STUB_STATE/modules"
+    case "$*" in *"[serve]"*) echo starlette >>"$STUB_STATE/modules" ;; esac
     cp "$STUB_STATE/venv-selfdraft" "${0%/*}/selfdraft"
     ;;
 esac
