@@ -20,28 +20,29 @@ class NarrowBackend(Protocol):
         ...
 
 
-class SlotRange(NamedTuple):
-    """Neighbouring slots; row b of a pass over them is slot ``first + b``."""
+class SlotRange:
+    """Neighbouring slots from ``first`` on; row b of a pass over them is slot ``first + b``.
 
-    first: int
-    states: States
+    Every step asks for the same few numbers, so they are worked out once.
+    """
 
-    @property
-    def width(self) -> int:
+    __slots__ = ("_part", "first", "slots", "states", "width")
+
+    def __init__(self, first: int, states: States) -> None:
+        self.first = first
+        self.states = states
+        self.width = states.batch
         """Slots."""
-        return self.states.batch
-
-    @property
-    def slots(self) -> range:
-        return range(self.first, self.first + self.width)
+        self.slots = range(first, first + self.width)
+        self._part = slice(first, first + self.width)
 
     def holds(self, slots: Collection[int]) -> bool:
         """Whether all of ``slots`` are among them."""
-        return all(self.first <= slot < self.first + self.width for slot in slots)
+        return all(slot in self.slots for slot in slots)
 
     def part(self, values: list[int]) -> list[int]:
         """What belongs to these slots, of a list with a value for each slot of the loop."""
-        return values[self.first : self.first + self.width]
+        return values[self._part]
 
 
 class TapRows(NamedTuple):
