@@ -17,6 +17,7 @@ from selfdraft.cli.options import (
     ThreadsOption,
     is_typed,
 )
+from selfdraft.errors import ConfigError
 
 if TYPE_CHECKING:
     from selfdraft.cli.eval_command import EvalRequest
@@ -24,10 +25,28 @@ if TYPE_CHECKING:
 KINDS = ("needle", "ruler", "acceptance")
 
 
+def _known_kind(kind: str) -> str:
+    """Refuse what is none before anything else is missed: a bundle alone is taken for a kind."""
+    from selfdraft.strict import closest_hint
+
+    if kind not in KINDS:
+        raise ConfigError(
+            f"unknown evaluation {kind!r}{closest_hint(kind, KINDS)}",
+            hint=f"choose one of: {', '.join(KINDS)}, and give a bundle behind it",
+        )
+    return kind
+
+
 def command(
     ctx: typer.Context,
     kind: Annotated[
-        str, typer.Argument(metavar="|".join(KINDS), help="What to measure.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="|".join(KINDS),
+            callback=_known_kind,
+            help="What to measure.",
+            show_default=False,
+        ),
     ],
     bundle: BundleArg,
     lengths: Annotated[

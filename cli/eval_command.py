@@ -23,7 +23,6 @@ from selfdraft.strict import closest_hint
 
 SCHEMA = "selfdraft.eval/1"
 RETRIEVAL, ACCEPTANCE = ("needle", "ruler"), "acceptance"
-KINDS = (*RETRIEVAL, ACCEPTANCE)
 LENGTHS = (1024, 2048)
 DEPTHS = (0.1, 0.3, 0.5, 0.7, 0.9)
 KEYS = (1, 4)
@@ -65,11 +64,6 @@ class EvalRequest:
     seed: int
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise ConfigError(
-                f"unknown evaluation {self.kind!r}{closest_hint(self.kind, KINDS)}",
-                hint=f"choose one of: {', '.join(KINDS)}",
-            )
         for name, kinds in ONLY_FOR.items():
             if getattr(self, name) not in (None, (), False) and self.kind not in kinds:
                 option = "--" + name.replace("template_args", "template-arg").replace("_", "-")

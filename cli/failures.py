@@ -90,16 +90,19 @@ def _usage_error(error: Exception) -> ConfigError | None:
     command = context.command_path if context is not None else "selfdraft"
     problem = " ".join(describe().split()).rstrip(".")
     hint = f"see: {command} --help"
-    meaning = _meaning(context, getattr(error, "option_name", None))
+    meaning = _meaning(error, context)
     if meaning is not None:
         hint = f"{meaning} {hint.capitalize()}"
     return ConfigError(problem[:1].lower() + problem[1:], hint=hint)
 
 
-def _meaning(context: Any, option: str | None) -> str | None:
-    """What a wrongly used option is and takes, where the command has it."""
-    params = context.command.params if context is not None else ()
-    found = next((param for param in params if option in param.opts), None)
-    if found is None:
+def _meaning(error: Exception, context: Any) -> str | None:
+    """What the option or argument is that was used wrongly, where the command has it."""
+    name, param = getattr(error, "option_name", None), getattr(error, "param", None)
+    if param is None and context is not None:
+        param = next((each for each in context.command.params if name in each.opts), None)
+    if param is None or not param.help:
         return None
-    return f"{option} {found.metavar or ''}".rstrip() + f": {found.help}"
+    metavar = param.metavar or ""
+    shown = metavar if param.param_type_name == "argument" else f"{name or param.opts[0]} {metavar}"
+    return f"{shown.strip()}: {param.help}"

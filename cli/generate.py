@@ -160,6 +160,7 @@ def command(
     from selfdraft.cli.reply_shape import StructureOptions, ThinkingOptions
     from selfdraft.cli.reply_tokens import TokenOptions, check_logprobs
     from selfdraft.cli.session import EngineOptions, drafts_choice, open_session
+    from selfdraft.manifest import require_bundle
 
     sampling = SamplingOptions(
         mode=mode, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed
@@ -203,6 +204,7 @@ def command(
             "--resume goes on with the prompt and the options of the stopped reply",
             hint="leave out all others but --max-tokens",
         )
+    require_bundle(bundle)  # what is taken for one may be the prompt
     text = "" if resume else read_prompt(prompt)
     files = CacheFiles(load=load_cache, save=save_cache)
     beams = BeamChoice(

@@ -15,7 +15,7 @@ from selfdraft.cli.console import bytes_text, print_json, say, table
 from selfdraft.cli.inspect_checkpoint import is_checkpoint, show_checkpoint
 from selfdraft.cli.mtp_cost import MtpCost, mtp_cost
 from selfdraft.cli.options import ContextOption, InspectedArg, JsonOption
-from selfdraft.errors import ConfigError
+from selfdraft.errors import BundleError, ConfigError
 
 if TYPE_CHECKING:
     from selfdraft.manifest import Manifest
@@ -41,6 +41,12 @@ def command(
     if not (bundle / MANIFEST_NAME).exists() and is_checkpoint(bundle):
         show_checkpoint(bundle, as_json=json_output)
         return
+    if not (bundle / MANIFEST_NAME).exists():
+        raise BundleError(
+            f"{bundle} is neither bundle nor checkpoint: "
+            + (f"no {MANIFEST_NAME}, no config.json" if bundle.exists() else "nothing is there"),
+            hint="give the folder of one of them, or a hub name: ORG/NAME[@REVISION]",
+        )
     manifest = load_manifest(bundle)
     if context is not None and context > manifest.limits.context_length:
         raise ConfigError(

@@ -14,6 +14,8 @@ from selfdraft.errors import ConfigError, DeviceError
 _TARGET = re.compile(r"(?P<host>[\w.@\[\]-][\w.@:\[\]-]*?):(?P<folder>[\w./+-]+)")
 STDERR = 2
 """File descriptor: results alone go to stdout."""
+SSH_FAILED = 255
+"""Exit code of ssh itself; others are of the command over there."""
 RSYNC_MISSING = (12, 127)
 """Exit codes of an rsync that the other end does not have."""
 
@@ -62,9 +64,14 @@ def ssh(place: Place, command: str, *, given: Iterable[str] = ()) -> str:
         check=False,
     )
     if done.returncode:
-        said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1][:200]
+        if done.returncode != SSH_FAILED:
+            raise DeviceError(
+                f"{place.host} refuses: {said}",
+                hint=f"see that you may write there, and that there is room: {place.text}",
+            )
         raise DeviceError(
-            f"ssh {place.host} failed: {said[-1][:200]}",
+            f"ssh {place.host} failed: {said}",
             hint=f"see that this works without a password: ssh {place.host} true",
         )
     return done.stdout
@@ -80,13 +87,14 @@ def hashes_at(place: Place, names: Iterable[str]) -> dict[str, str]:
 def rsync(source: Path, place: Place, names: Sequence[str]) -> bool:
     """Copy ``names`` below ``source``; False where one of the two machines has no rsync.
 
-    What is there is compared by its content: a spoilt file may have the right size and time.
-    Raises ``DeviceError`` for a copy that ends early.
+    What is there is compared by its content: a spoilt file may have the right size and time. Paths
+    here begin with a slash, since a colon in a relative one would make it another machine's. Raises
+    ``DeviceError`` for a copy that ends early.
     """
     if not shutil.which("rsync"):
         return False
     arguments = ["rsync", "-rtc", "--partial", "--info=progress2", "--files-from=-"]
-    status = _run([*arguments, f"{source}/", f"{place.text}/"], given=names)
+    status = _run([*arguments, f"{source.absolute()}/", f"{place.text}/"], given=names)
     if status and status not in RSYNC_MISSING:
         raise _cut_short("rsync", status)
     return status == 0
@@ -96,7 +104,7 @@ def scp(source: Path, place: Place, name: str) -> None:
     """Copy one file to ``name`` in ``place``. Raises ``DeviceError``."""
     if shutil.which("scp") is None:
         raise DeviceError("scp is not installed", hint="install the OpenSSH client")
-    status = _run(["scp", "-p", str(source), f"{place.text}/{name}"])
+    status = _run(["scp", "-p", str(source.absolute()), f"{place.text}/{name}"])
     if status:
         raise _cut_short("scp", status)
 

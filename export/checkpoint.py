@@ -28,6 +28,7 @@ from selfdraft.export.packed import (
     unpack,
 )
 from selfdraft.export.safetensors_file import StoredTensor, read_header, without_duplicates
+from selfdraft.manifest import MANIFEST_NAME
 
 CONFIG_NAME = "config.json"
 WEIGHTS_NAME = "model.safetensors"
@@ -227,6 +228,11 @@ def _read_config(path: Path) -> dict[str, Any]:
         raise ConfigError(
             f"{path} is not a checkpoint: no such folder",
             hint="give the folder that holds config.json and the safetensors files",
+        )
+    if not (path / CONFIG_NAME).is_file() and (path / MANIFEST_NAME).is_file():
+        raise ConfigError(
+            f"{path} is not a checkpoint but a bundle",
+            hint="give the checkpoint that it was exported from, or use the bundle as it is",
         )
     if not (path / CONFIG_NAME).is_file():
         raise ConfigError(

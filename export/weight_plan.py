@@ -246,7 +246,7 @@ def fit_int4_block(
     raise not_supported(
         f"int4 of {misfit[0].sources[0]!r}, whose {misfit[0].shape[0]} inputs are no multiple of "
         f"{least},",
-        hint="export without --weights int4",
+        hint="choose other weights: --weights fp32, or fp16 for a board",
     )
 
 

@@ -63,7 +63,8 @@ class CheckpointReader:
         item = self._items[name]
         if item.rule.layout == "matrix":
             return np.concatenate([piece for _, piece in self.rows(name)])
-        return np.concatenate(list(output_major(self._checkpoint, item)))
+        # Checkpoints keep an axis of one in a depthwise convolution.
+        return np.concatenate(list(output_major(self._checkpoint, item))).reshape(item.shape)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Of the weight, ``[in, out]`` for matrices."""

@@ -126,9 +126,14 @@ async def _refused(_request: Request, error: Exception) -> Response:
     return api_error(error).response()
 
 
-async def _http_refused(_request: Request, error: Exception) -> Response:
+async def _http_refused(request: Request, error: Exception) -> Response:
     """No such path, or another method."""
     assert isinstance(error, HTTPException)
-    response = ApiError(error.status_code, str(error.detail)).response()
-    response.headers.update(error.headers or {})
+    headers = dict(error.headers or {})
+    message = {
+        404: f"there is nothing at {request.url.path[:200]!r}: /openapi.json lists the paths",
+        405: f"this path takes {headers.get('Allow', 'another method')}, not {request.method}",
+    }.get(error.status_code, str(error.detail))
+    response = ApiError(error.status_code, message).response()
+    response.headers.update(headers)
     return response

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import os
 import signal
 import socket
 import threading
@@ -67,10 +69,16 @@ def bound_socket(settings: ServerSettings) -> socket.socket:
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     try:
         return socket.create_server((settings.host, settings.port), family=family, backlog=256)
-    except (OSError, OverflowError) as error:
+    except (OSError, UnicodeError) as error:
+        number = getattr(error, "errno", None)
+        # A failed look-up of a name has a number of its own, below 0.
+        why = os.strerror(number) if number and number > 0 else "no such host"
+        taken = number == errno.EADDRINUSE
         raise ConfigError(
-            f"cannot listen at {settings.host} port {settings.port}: {error}",
-            hint="choose another --port or --host",
+            f"cannot listen at {settings.host} port {settings.port}: {why}",
+            hint="is a server running there already? --port 0 takes a free port"
+            if taken
+            else "choose another --host, or another --port",
         ) from None
 
 

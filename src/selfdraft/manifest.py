@@ -364,11 +364,21 @@ def _no_bundle(path: Path) -> BundleError:
             f"{path} is not a bundle but a checkpoint",
             hint=f"export it first: selfdraft export {path} -o BUNDLE",
         )
+    if path.is_file():
+        return BundleError(
+            f"{path} is a file, not the folder of a bundle", hint=f"give a folder, as {path.parent}"
+        )
     what = f"{MANIFEST_NAME} is missing" if path.exists() else "there is no such folder"
     return BundleError(
         f"{path} is not a bundle: {what}",
         hint="make one with: selfdraft export CHECKPOINT -o BUNDLE",
     )
+
+
+def require_bundle(path: Path) -> None:
+    """Raise ``BundleError`` where ``path`` is no bundle at all, before anything else is asked for."""
+    if not (path / MANIFEST_NAME).is_file():
+        raise _no_bundle(path)
 
 
 def load_manifest(bundle: Path) -> Manifest:

@@ -116,3 +116,31 @@ def test_manifest_text_cannot_control_the_terminal(run: Any, own_bundle: Path) -
     edit_manifest(own_bundle, source=manifest["source"] | {"name": "a\x1b[2Jb"}, notes=["\x1b[1m"])
     result = run("inspect", own_bundle)
     assert result.exit_code == 0 and "a␛[2Jb" in result.stdout and "\x1b" not in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem", "hint"),
+    [
+        (("chat", "BUNDLE/manifest.json"), "is a file, not the folder", "give a folder, as"),
+        (("generate", "What is a mountain?"), "is not a bundle", "selfdraft export"),
+        (("export", "BUNDLE", "-o", "new"), "is not a checkpoint but a bundle", "exported from"),
+        (("inspect", "nowhere"), "neither bundle nor checkpoint: nothing is there", "ORG/NAME"),
+        (("inspect", "EMPTY"), "no manifest.json, no config.json", "ORG/NAME"),
+        (("eval", "BUNDLE"), "unknown evaluation", "needle, ruler, acceptance"),
+        (("eval", "neddle", "BUNDLE"), "(did you mean 'needle'?)", "choose one of"),
+    ],
+)
+def test_a_wrong_kind_of_path_or_word_is_told_for_what_it_is(
+    run: Any,
+    shared_bundle: Path,
+    tmp_path: Path,
+    arguments: tuple[str, ...],
+    problem: str,
+    hint: str,
+) -> None:
+    paths = {"BUNDLE": shared_bundle, "EMPTY": tmp_path}
+    given = [str(paths.get(one, one)) for one in arguments]
+    result = run(*(one.replace("BUNDLE", str(shared_bundle)) for one in given), input="")
+    told, next_step = result.stderr.splitlines()
+    assert result.exit_code in (2, 3)
+    assert problem in told and hint in next_step

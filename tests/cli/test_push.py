@@ -220,3 +220,31 @@ def test_hashes_tell_of_changed_files(run: Any, own_bundle: Path) -> None:
     assert "weights.safetensors" in result.stdout
     assert run("verify", own_bundle, "--hashes", "--prompt", "x").exit_code == 2
     assert run("verify", own_bundle / "nowhere", "--hashes").exit_code == 3
+
+
+def test_a_folder_that_cannot_be_made_there_is_told_as_that(
+    run: Any, shared_bundle: Path, board: BoardCopy
+) -> None:
+    board.folder.parent.mkdir(parents=True, exist_ok=True)
+    board.folder.write_text("a file")
+    result = run("push", shared_bundle, f"{place(board)}/bundle")
+    problem, hint = result.stderr.splitlines()[-2:]
+    assert result.exit_code == 5
+    assert "user@board refuses: mkdir:" in problem and "that you may write there" in hint
+
+
+@pytest.mark.parametrize("rsync", [True, False])
+def test_a_colon_in_the_name_of_a_bundle_names_no_machine(
+    run: Any,
+    own_bundle: Path,
+    board: BoardCopy,
+    monkeypatch: pytest.MonkeyPatch,
+    rsync: bool,
+) -> None:
+    named = own_bundle.rename(own_bundle.parent / "user@other:model")
+    monkeypatch.chdir(named.parent)
+    if not rsync:
+        board.switch("rsync-status", "127")
+    assert run("push", named.name, place(board)).exit_code == 0
+    copies = [line.split()[-2] for line in board.log if line.startswith(("rsync", "scp"))]
+    assert copies and all(source.startswith("/") for source in copies)

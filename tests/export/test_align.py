@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.checkpoints import write_checkpoint
+from support.hybrid import write_hybrid
 from support.refusals import refused
 
 pytest.importorskip("torch")
@@ -93,6 +94,21 @@ def test_training_raises_acceptance_and_leaves_the_backbone(tmp_path, shards) ->
     assert set(before) == set(after)
     record = json.loads((tmp_path / "d" / "align.json").read_text())
     assert (record["before"], record["after"]) == (report.before, report.after)
+
+
+@pytest.mark.parametrize("mtp", [True, False])
+def test_hybrid_models_are_trained_and_given_heads_like_others(tmp_path, mtp) -> None:
+    write_hybrid(tmp_path / "c", mtp=mtp)
+    report = align_checkpoint(tmp_path / "c", tmp_path / "d", [text_file(tmp_path)], QUICK)
+    assert report.new_head is not mtp and report.after > report.before
+    before, after = raw(tmp_path / "c"), raw(tmp_path / "d")
+    backbone = {name: data for name, data in before.items() if not name.startswith("mtp.")}
+    assert backbone == {name: after[name] for name in backbone}
+    checkpoint, model, reader = reader_of(tmp_path / "d")
+    assert model.spec.mtp is not None
+    rules = {rule.target: rule for rule in model.rules if rule.target.startswith("mtp.")}
+    write_tensors(checkpoint, rules, {t: torch.from_numpy(reader.tensor(t)) for t in rules})
+    assert raw(tmp_path / "d") == after
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,9 @@ pytest.importorskip("uvicorn", reason="pip install 'selfdraft[serve]'")
 
 from selfdraft.cli.load.address import Address, loopback_address
 from selfdraft.cli.load.client import CHAT, ask
+from selfdraft.cli.serving.server import bound_socket
+from selfdraft.cli.serving.settings import ServerSettings
+from selfdraft.errors import ConfigError
 from selfdraft.runtime.serving.options import ServingOptions
 
 MAX_BODY = 150_000
@@ -133,6 +136,33 @@ def test_only_json_is_taken_so_that_no_page_in_a_browser_can_ask(address: Addres
     with pytest.raises(HTTPError) as caught:
         urlopen(asked, timeout=WAIT_S)
     assert caught.value.code == 415
+
+
+def test_a_wrong_path_or_method_is_told_what_there_is(address: Address) -> None:
+    url = f"http://{address.host}:{address.port}"
+    missing, get = (json.loads(http(url + path)[1])["error"] for path in ("/v1/embeddings", CHAT))
+    assert (
+        missing["message"] == "there is nothing at '/v1/embeddings': /openapi.json lists the paths"
+    )
+    assert get["message"] == "this path takes POST, not GET"
+
+
+@pytest.mark.parametrize(
+    ("host", "why", "hint"),
+    [
+        ("127.0.0.1", "Address already in use", "is a server running there already?"),
+        ("203.0.113.5", "Cannot assign requested address", "another --host"),
+        ("no-such-host.invalid", "no such host", "another --host"),
+        ("x" * 70 + ".invalid", "no such host", "another --host"),
+    ],
+)
+def test_an_address_that_cannot_be_had_is_told_in_words(
+    address: Address, host: str, why: str, hint: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        bound_socket(ServerSettings(host=host, port=address.port))
+    assert caught.value.problem == f"cannot listen at {host} port {address.port}: {why}"
+    assert hint in caught.value.hint
 
 
 def test_a_name_that_is_not_localhost_is_refused(address: Address) -> None:
