@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from selfdraft.cli.prompts import messages_of, read_prompt
+from selfdraft.cli.text_files import read_utf8
 from selfdraft.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -65,10 +66,7 @@ def _prompt_ids(session: Session, prompt: str) -> tuple[int, ...]:
 
 
 def _file_ids(session: Session, file: Path) -> tuple[int, ...]:
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file} cannot be read: {error}", hint="give a UTF-8 text") from None
+    text = read_utf8(file, hint="give a UTF-8 text")
     ids = tuple(session.tokenizer.encode(text, add_special_tokens=True))
     if not ids:
         raise ConfigError(f"{file} is empty", hint="give a text of some length")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from selfdraft.cli.text_files import read_utf8
 from selfdraft.errors import ConfigError
 from selfdraft.strict import StrictError, record_from_json
 
@@ -105,10 +106,8 @@ class BenchLine:
 
 def read_lines(path: Path) -> tuple[BenchLine, ...]:
     """The lines of a file. Raises ``ConfigError`` naming the line and the field that is wrong."""
-    try:
-        texts = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}", hint="give another file") from None
+    lines = read_utf8(path, hint="give another file").split("\n")
+    texts = [line for line in lines if line.strip()]
     if not texts:
         raise ConfigError(f"{path} is empty", hint=f"selfdraft bench BUNDLE --json > {path}")
     return tuple(_line(path, number, text) for number, text in enumerate(texts, start=1))

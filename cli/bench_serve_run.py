@@ -22,6 +22,7 @@ from selfdraft.cli.load.asking import QUESTIONS, num_slots, sender, served_model
 from selfdraft.cli.load.figures import load_figures
 from selfdraft.cli.load.started import started_server
 from selfdraft.cli.load.traffic import Point, Send, Sent, run_point
+from selfdraft.cli.text_files import read_utf8
 from selfdraft.errors import ConfigError, DeviceError
 
 if TYPE_CHECKING:
@@ -205,10 +206,8 @@ def _prompts(file: Path | None, manifest: Manifest | None) -> tuple[str, ...]:
     """Prompts of the file, else the bundle's examples, else plain questions."""
     if file is None:
         return tuple((manifest.text.examples if manifest else ()) or QUESTIONS)
-    try:
-        lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file} cannot be read: {error}", hint="give a UTF-8 text") from None
+    text = read_utf8(file, hint="give a UTF-8 text, a prompt a line")
+    lines = [line for line in text.splitlines() if line.strip()]
     if not lines:
         raise ConfigError(f"{file} is empty", hint="give a prompt a line")
     return tuple(lines)

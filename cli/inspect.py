@@ -42,11 +42,7 @@ def command(
         show_checkpoint(bundle, as_json=json_output)
         return
     if not (bundle / MANIFEST_NAME).exists():
-        raise BundleError(
-            f"{bundle} is neither bundle nor checkpoint: "
-            + (f"no {MANIFEST_NAME}, no config.json" if bundle.exists() else "nothing is there"),
-            hint="give the folder of one of them, or a hub name: ORG/NAME[@REVISION]",
-        )
+        raise _neither(bundle)
     manifest = load_manifest(bundle)
     if context is not None and context > manifest.limits.context_length:
         raise ConfigError(
@@ -58,6 +54,17 @@ def command(
         print_json({"schema": SCHEMA, **facts})
     else:
         _print_facts(facts, manifest)
+
+
+def _neither(path: Path) -> BundleError:
+    if path.is_file():
+        found = "it is a file"
+    else:
+        found = "no manifest.json, no config.json" if path.exists() else "nothing is there"
+    return BundleError(
+        f"{path} is neither bundle nor checkpoint: {found}",
+        hint="give the folder of one of them, or a hub name: ORG/NAME[@REVISION]",
+    )
 
 
 def bundle_facts(bundle: Path, manifest: Manifest, *, context: int) -> dict[str, Any]:

@@ -99,10 +99,15 @@ def test_missing_engine_library_names_the_extra(
     assert result.exit_code == 5 and "onnxruntime" in result.stderr
 
 
-@pytest.mark.parametrize("name", ["nowhere", "manifest.json"])
-def test_path_that_is_no_folder_is_no_bundle(run: Any, own_bundle: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "found"), [("nowhere", "nothing is there"), ("manifest.json", "it is a file")]
+)
+def test_path_that_is_no_folder_is_no_bundle(
+    run: Any, own_bundle: Path, name: str, found: str
+) -> None:
     result = run("inspect", own_bundle / name)
-    assert result.exit_code == 3 and "is not a bundle" in result.stderr
+    assert result.exit_code == 3
+    assert f"is neither bundle nor checkpoint: {found}" in result.stderr
 
 
 def test_inspect_reads_only_headers_of_a_huge_claim(run: Any, own_bundle: Path) -> None:

@@ -91,6 +91,6 @@ def test_packed_checkpoint_and_other_towers_are_told(run: Any, tmp_path: Path) -
     assert "left out: model.visual.*" in run("inspect", inner).stdout
 
 
-def test_folder_that_is_neither_is_refused_as_before(run: Any, tmp_path: Path) -> None:
+def test_folder_that_is_neither_is_refused(run: Any, tmp_path: Path) -> None:
     done = run("inspect", tmp_path)
-    assert done.exit_code == 3 and "is not a bundle" in done.stderr
+    assert done.exit_code == 3 and "is neither bundle nor checkpoint" in done.stderr
