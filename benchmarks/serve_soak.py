@@ -10,7 +10,6 @@ fit come at once. Each reply must be the one that came alone. Memory is that of 
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import sys
 import threading
@@ -18,13 +17,13 @@ import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
 from benchmarks.options import parser
 from benchmarks.process_memory import ProcessWatch, Reading, typical
 from benchmarks.record import record, write_records
 from benchmarks.soak_load import MAX_BODY, Load
 from selfdraft.cli.load.address import Address
+from selfdraft.cli.load.asking import health
 from selfdraft.cli.load.started import started_server
 
 SLOTS, WAITING = 4, 8
@@ -116,8 +115,7 @@ def _left(address: Address, patience_s: float = 20.0) -> int:
     """Requests that the server still has when all clients are gone."""
     until = time.monotonic() + patience_s
     while True:
-        with urlopen(f"http://{address.host}:{address.port}/health") as response:
-            now = json.load(response)
+        now = health(address)
         left = int(now["running"] + now["waiting"])
         if not left or time.monotonic() > until:
             return left

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from selfdraft.cli.load.address import Address
-from selfdraft.cli.load.client import CHAT, TEXT, Answered, ask
+from selfdraft.cli.load.client import CHAT, TEXT, ask
 
 MAX_BODY = 64 * 1024
 TOKENS = (8, 24, 64, 120)
@@ -107,10 +107,6 @@ class Load:
         kinds: list[Callable[[random.Random], tuple[str, str]]]
         kinds = [self.whole] * 7 + [self.gone] * 2 + [self.malformed]
         return rng.choice(kinds)(rng)
-
-    def alone(self, body: dict[str, Any]) -> Answered:
-        """One more request, e.g. to see that the server still answers."""
-        return ask(self._address, CHAT, body)
 
 
 def _tasks(prompts: list[str], rng: random.Random) -> list[Task]:

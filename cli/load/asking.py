@@ -60,10 +60,15 @@ def served_model(address: Address, *, api_key: str | None) -> str:
 def num_slots(address: Address) -> int | None:
     """Slots of a server that tells them."""
     try:
-        slots = _get(address, "/health", api_key=None).get("slots")
+        slots = health(address).get("slots")
     except ConfigError:
         return None
     return slots if isinstance(slots, int) else None
+
+
+def health(address: Address) -> Mapping[str, Any]:
+    """What a server says of itself; empty for one that says nothing. Raises ``ConfigError``."""
+    return _get(address, "/health", api_key=None)
 
 
 def _get(address: Address, path: str, *, api_key: str | None) -> Mapping[str, Any]:

@@ -41,11 +41,6 @@ class Answered:
     """It came to its end."""
 
     @property
-    def first_s(self) -> float | None:
-        """Seconds until the first piece."""
-        return self.pieces_at[0] - self.sent_at if self.pieces_at else None
-
-    @property
     def num_tokens(self) -> int:
         """Tokens of the reply, as the server counts them."""
         return int(self.usage["completion_tokens"]) if self.usage else 0

@@ -77,11 +77,6 @@ def finish_reason(result: GenerationResult) -> str:
     return "stop" if result.finish_reason in STOP_REASONS else "length"
 
 
-def is_end_token(result: GenerationResult) -> bool:
-    """Whether the last token of ``result`` ended it, and is no part of its text."""
-    return result.finish_reason == "eos" or isinstance(result.stop_reason, int)
-
-
 def _before(asked: Asked) -> tuple[int, ...]:
     return (*asked.request.prompt_ids, *asked.request.resumed_token_ids)
 

@@ -34,6 +34,11 @@ class ServerSettings:
             raise ConfigError(
                 "the API key is empty, or not ASCII", hint="give letters and digits, or no key"
             )
+        name = self.model_name
+        if name is not None and not (name.strip() and name.isprintable()):
+            raise ConfigError(
+                f"the model's name {name!r} cannot be shown", hint="give a text, or leave it out"
+            )
 
     @property
     def is_local(self) -> bool:

@@ -138,6 +138,12 @@ def test_only_json_is_taken_so_that_no_page_in_a_browser_can_ask(address: Addres
     assert caught.value.code == 415
 
 
+@pytest.mark.parametrize("name", ["", " ", "a\nb", "caf\udce9"])
+def test_a_name_that_no_answer_could_hold_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="name"):
+        ServerSettings(model_name=name)
+
+
 def test_a_wrong_path_or_method_is_told_what_there_is(address: Address) -> None:
     url = f"http://{address.host}:{address.port}"
     missing, get = (json.loads(http(url + path)[1])["error"] for path in ("/v1/embeddings", CHAT))
