@@ -40,6 +40,7 @@ from selfdraft.manifest import (
 )
 from selfdraft.trt_plugins.gated_delta_rule.contract import ROW_TYPES
 
+HYBRIDS = Path(__file__).parents[2] / "docs" / "gated_delta.md"
 DEMO = Path(__file__).parents[2] / "demo" / "checkpoint"
 
 
@@ -130,15 +131,17 @@ def test_states_of_a_hybrid_are_those_that_its_graphs_declare(
     }
 
 
-def test_recurrent_state_of_a_published_hybrid() -> None:
-    """Qwen3.5-0.8B: 18 layers, 16 value heads of 128 x 128 in fp32 (facts of its config)."""
-    linear = LinearAttention(num_layers=18, key_heads=16, value_heads=16, head_dim=128)
-    assert linear.state_bytes == 18 * 2**20
-    kept = linear.kept_bytes(row_bytes=2)
-    assert kept == {
-        "recurrent": 18 * 2**20 + 18 * 16 * 32 * 4 + 8,
-        "conv": 18 * 19 * 3 * 2048 * 2,
-    }
+@pytest.mark.parametrize(("layers", "value_heads"), [(18, 16), (24, 32)])
+def test_the_page_tells_what_published_hybrids_keep(layers, value_heads) -> None:
+    """Qwen3.5-0.8B and -4B: heads of 128 x 128, 16 of keys, 4 taps; the log is 16 rows and 3 inputs more."""
+    linear = LinearAttention(num_layers=layers, key_heads=16, value_heads=value_heads, head_dim=128)
+    channels, gates = 2 * 16 * 128 + value_heads * 128, layers * 16 * 2 * value_heads * 4
+    state, rows = layers * value_heads * 128 * 128 * 4, layers * 19 * channels * 4
+    assert linear.state_bytes == state
+    assert linear.kept_bytes(row_bytes=4) == {"recurrent": state + gates + 8, "conv": rows}
+    logs = [gates + rows, gates + rows / 2]  # fp16 rows on a board
+    text = " | ".join(f"{size / 2**20:.1f} MiB" for size in (state, *logs))
+    assert f", {layers} layers | {text} |" in HYBRIDS.read_text(encoding="utf-8")
 
 
 def test_the_planner_finds_the_exporters_int4_block(tmp_path) -> None:
