@@ -19,7 +19,14 @@ EXPONENTS = (0.0, 0.25, 0.5, 0.75)
 """Tried powers of the activations' size; 0 scales nothing."""
 SAMPLED_COLUMNS = 512
 """Outputs of a matrix that a search looks at, evenly spread."""
-NORMS = {"qkv.weight": ("input_norm",), "gate_up.weight": ("post_norm",)}
+NORMS = {
+    "qkv.weight": ("input_norm",),
+    "in_proj.weight": ("input_norm",),
+    "gate_up.weight": ("post_norm",),
+}
+BESIDE = {"in_proj.weight": "gates.weight"}
+"""A matrix that the same norm feeds: it takes the same factors, which cost it nothing in floats."""
+FLOATS = ("fp32", "fp16", "bf16")
 PROJECTION = "mtp.proj.weight"
 LEAST_ACTIVATION = 1e-6
 
@@ -56,18 +63,29 @@ def search_tuning(plan: WeightsPlan, reader: WeightReader, sums: ActivationSums)
     squares, sizes = sums.mean_squares(), sums.mean_sizes()
     factors: dict[str, Vector] = {}
     divisors: dict[str, Vector] = {}
+    forms = {item.rule.target: item.form for item in plan.items}
     for item in plan.items:
         target = item.rule.target
         norms = _norms_before(target, plan)
+        beside = _beside(target)
         if item.form != "int4" or target not in sizes or not norms:
+            continue
+        if beside is not None and forms[beside] not in FLOATS:
             continue
         found = _best_factors(item, reader.tensor(target), sizes[target], squares[target])
         if found is None:
             continue
-        factors[target] = found
+        factors |= {name: found for name in (target, beside) if name is not None}
         for norm, part in zip(norms, np.split(found, len(norms)), strict=True):
             divisors[norm] = part
     return Tuning(mean_squares=squares, row_factors=factors, norm_divisors=divisors)
+
+
+def _beside(target: str) -> str | None:
+    for ending, other in BESIDE.items():
+        if target.endswith(f".{ending}"):
+            return target.removesuffix(ending) + other
+    return None
 
 
 def _norms_before(target: str, plan: WeightsPlan) -> tuple[str, ...]:

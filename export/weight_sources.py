@@ -51,14 +51,15 @@ def input_major(checkpoint: Checkpoint, item: WeightItem) -> Iterator[NDArray[np
 
 
 def output_major(checkpoint: Checkpoint, item: WeightItem) -> Iterator[NDArray[np.float32]]:
-    """Row chunks of vectors or of a table, in their own order. Raises as ``input_major`` does."""
+    """Row chunks of vectors, a table or filters, in their own order. Raises as ``input_major`` does."""
     for source in _sources(checkpoint, item):
         width = source.raw[0].size if source.raw.ndim > 1 and len(source.raw) else 1
         step = max(1, CHUNK_ELEMENTS // max(width, 1))
         for first in range(0, len(source.raw), step):
             part = source.raw[first : first + step]
             _check_finite(source, part, first, axis=0)
-            yield _scaled(item.rule, widen(part, source.dtype))
+            values = _scaled(item.rule, widen(part, source.dtype))
+            yield values.reshape(len(values), -1) if item.rule.layout == "channels" else values
 
 
 def _scaled(rule: WeightRule, values: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -11,6 +11,7 @@ import pytest
 import safetensors.numpy
 from support.checkpoints import write_checkpoint
 from support.hub_model import HubModel
+from support.hybrid import write_hybrid
 from support.refusals import refused
 
 pytest.importorskip("torch")
@@ -225,6 +226,42 @@ def test_scaled_rows_and_their_norm_cancel(tmp_path, fake_graphs) -> None:
 def _rounded(matrix: np.ndarray) -> np.ndarray:
     codes, scales = quantize(matrix, 32)
     return codes * np.repeat(scales, 32, axis=0)
+
+
+def test_gates_of_a_delta_net_take_the_factors_of_the_projection_beside_them(tmp_path) -> None:
+    """The norm feeds both: in floats the layer computes what it did."""
+    import torch
+
+    write_hybrid(tmp_path, changes={"hidden_size": 64, "linear_num_value_heads": 4})
+    plan = plan_export(tmp_path, ExportOptions(weights="int4"))
+    reader = CheckpointReader(plan.checkpoint, plan.model, plan.weights)
+    sums = ActivationSums()
+    layer = "backbone.layers.1."
+    few_large = torch.ones(4, 64)
+    few_large[:, ::9] = 30.0
+    sums(f"{layer}in_proj.weight", few_large)
+    tuning = search_tuning(plan.weights, reader, sums)
+    assert set(tuning.row_factors) == {f"{layer}in_proj.weight", f"{layer}gates.weight"}
+    norm = reader.tensor(f"{layer}input_norm")
+    scaled = tuning.vector(f"{layer}input_norm", norm)
+    assert np.abs(scaled / norm - 1).max() > 0.5
+    for name in ("in_proj", "gates"):
+        matrix = reader.tensor(f"{layer}{name}.weight")
+        stored = tuning.rows(f"{layer}{name}.weight", slice(0, 64), matrix)
+        np.testing.assert_allclose(scaled[:, None] * stored, norm[:, None] * matrix, rtol=1e-5)
+
+
+def test_hybrid_is_measured_and_scaled_on_a_text(tmp_path, fake_graphs) -> None:
+    write_hybrid(tmp_path / "c", changes={"hidden_size": 64, "linear_num_value_heads": 4})
+    _, found = tuned(tmp_path)
+    assert all(f"backbone.layers.{i}.in_proj.weight" in found.tuning.mean_squares for i in range(3))
+    options = ExportOptions(
+        weights="int4", calibrate=tmp_path / "t" / "text.txt", activation_aware=True
+    )
+    measured = export_bundle(tmp_path / "c", tmp_path / "b", options).manifest.measured
+    assert measured is not None and measured.after is not None
+    assert measured.before.perplexity == pytest.approx(found.before.perplexity)
+    assert measured.after.perplexity == pytest.approx(measured.before.perplexity, rel=0.2)
 
 
 def test_projection_scales_each_half_by_the_norm_it_comes_from(tmp_path) -> None:

@@ -13,10 +13,12 @@ from support.checkpoints import Tensors
 from support.hybrid import CONFIG, write_hybrid
 from support.refusals import refused
 
-from selfdraft.export.bundle import export_bundle
+from selfdraft.export.bundle import export_bundle, plan_export
 from selfdraft.export.checkpoint import Checkpoint
 from selfdraft.export.families import ModelPlan, read_model
+from selfdraft.export.layerwise import run_backbone, run_mtp
 from selfdraft.export.options import ExportOptions
+from selfdraft.export.weight_reader import CheckpointReader
 from selfdraft.runtime.backend import Step
 from selfdraft.runtime.reference import ReferenceBackend
 
@@ -143,6 +145,29 @@ def test_mtp_head_computes_the_published_formula(tmp_path, fake_graphs) -> None:
     np.testing.assert_array_equal(output.top_ids[0], best)
     found = output.top_values[0]
     assert np.abs(found - np.take_along_axis(expected, best, axis=-1)).max() <= 1e-9
+
+
+def test_torch_layers_over_a_text_are_the_reference(tmp_path, fake_graphs) -> None:
+    """What graphs are traced from, before any graph: layer by layer, as a calibration runs them."""
+    write_hybrid(tmp_path / "c", prefix=PREFIX)
+    backend = reference(tmp_path)
+    ids = np.random.default_rng(9).integers(0, 256, (2, 40))
+    both = np.ones(2, dtype=np.int64)
+    index = np.tile(np.arange(40), (2, 1))
+    step = Step(past_len=both * 0, row_count=both * 40, attend_all=both, row_index=index)
+    states = backend.allocate(batch=2, capacity=64)
+    expected = backend.run_backbone(states, step, ids).hidden
+    plan = plan_export(tmp_path / "c", ExportOptions())
+    spec, reader = (
+        plan.weights.spec,
+        CheckpointReader(plan.checkpoint, plan.model, plan.weights),
+    )
+    hidden = run_backbone(spec, reader, reader, ids).post_norm
+    assert np.abs(hidden.numpy() - expected).max() <= MOST
+    drafted = run_mtp(spec, reader, reader, ids, hidden).numpy()
+    rows = Step(past_len=both * 0, row_count=both * 39, attend_all=both, row_index=index[:, :39])
+    found = backend.run_mtp(states, rows, ids[:, 1:], expected[:, :-1]).hidden
+    assert np.abs(drafted - found).max() <= MOST
 
 
 def test_wiring_of_the_head_is_in_the_manifest(tmp_path) -> None:

@@ -11,11 +11,12 @@ import pytest
 from support.hybrid import right_now_and_then, tiny_hybrid
 
 from selfdraft.errors import BundleError
-from selfdraft.recurrent import STATE_LEN
+from selfdraft.recurrent import MAX_ROLLBACK_ROWS, STATE_LEN
 from selfdraft.runtime.beam_search import BeamOptions, beam_search
 from selfdraft.runtime.cache_file import load_cache, save_cache
 from selfdraft.runtime.generation import generate
 from selfdraft.runtime.loop import DecodeLoop
+from selfdraft.runtime.loop_options import MAX_DRAFTS
 from selfdraft.runtime.request import Request
 from selfdraft.runtime.sampling import SamplingParams
 
@@ -40,6 +41,10 @@ def turn(loop: DecodeLoop, prompt: tuple[int, ...], *, count: int = 12) -> Any:
     while loop.active:
         loop.step()
     return loop.result(0)
+
+
+def test_most_drafts_of_a_step_can_be_taken_back() -> None:
+    assert MAX_DRAFTS + 1 <= MAX_ROLLBACK_ROWS
 
 
 @pytest.mark.parametrize("batch", [1, 3])
