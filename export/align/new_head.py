@@ -81,7 +81,9 @@ def _start_values(
 def _outer_name(checkpoint: Checkpoint, name: str) -> str:
     """``name`` with the prefix that this checkpoint puts before its language model."""
     embedding = checkpoint.tensors[EMBEDDING][1].name
-    if embedding.endswith(EMBEDDING):  # language_model.model.embed_tokens.weight, or no prefix
+    # language_model.model.embed_tokens.weight, or no prefix; but model.language_model.embed_tokens
+    # ends with the same letters, in the middle of a word.
+    if f".{embedding}".endswith(f".{EMBEDDING}"):
         return embedding.removesuffix(EMBEDDING) + name
     inner = embedding.removesuffix("embed_tokens.weight")  # model.language_model.
     return inner + name.removeprefix("model.") if name.startswith("model.") else name

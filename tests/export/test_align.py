@@ -116,6 +116,7 @@ def test_hybrid_models_are_trained_and_given_heads_like_others(tmp_path, mtp) ->
     [
         ("mimo", "", "model.mtp_layers.0.input_proj.weight"),
         ("qwen3", "language_model.", "language_model.mtp.fc.weight"),
+        ("qwen3", "model.language_model.", "mtp.fc.weight"),
         ("glm_ocr", "model.language_model.", "model.language_model.layers.2.eh_proj.weight"),
     ],
 )
@@ -133,6 +134,17 @@ def test_dense_model_gets_a_head_in_its_own_naming(tmp_path, family, prefix, hea
     assert before == {name: after[name] for name in before}
     index = json.loads((tmp_path / "d" / "model.safetensors.index.json").read_text())
     assert index["weight_map"][head] == "model-mtp.safetensors"
+
+
+@pytest.mark.parametrize("prefix", ["", "model.language_model."])
+def test_hybrid_model_gets_a_head_that_attends(tmp_path, prefix) -> None:
+    write_hybrid(tmp_path / "c", mtp=False, prefix=prefix)
+    report = align_checkpoint(tmp_path / "c", tmp_path / "d", [text_file(tmp_path)], QUICK)
+    assert report.new_head and report.after >= report.before
+    added = set(raw(tmp_path / "d")) - set(raw(tmp_path / "c"))
+    assert added == {name for name in write_hybrid(tmp_path / "x") if name.startswith("mtp.")}
+    spec = reader_of(tmp_path / "d")[1].spec
+    assert spec.mtp is not None and spec.delta is not None
 
 
 def test_interrupt_keeps_the_best_so_far(tmp_path) -> None:
@@ -218,13 +230,17 @@ def test_everything_of_a_step_follows_the_device(tmp_path, monkeypatch) -> None:
     assert all(tensor.device.type == "meta" for tensor in seen)
 
 
-@pytest.mark.parametrize("family", [("mimo", "mimo"), ("glm4", "deepseek")])
+@pytest.mark.parametrize("family", [("mimo", "mimo"), ("glm4", "deepseek"), ("qwen3_5", "qwen")])
 def test_trained_chains_are_those_that_decoding_drafts(tmp_path, family) -> None:
     """Drafts 1 to 3 of every chain at once against the head run step by step behind its cache."""
     from selfdraft.export.attention_op import StepTensors
     from selfdraft.export.layerwise import bare_head, empty_cache, fill_module, whole_step
 
-    _, model, reader = reader_of(write_checkpoint(tmp_path, family[0], mtp=family[1], seed=5))
+    if family[0] == "qwen3_5":
+        write_hybrid(tmp_path, seed=5)
+    else:
+        write_checkpoint(tmp_path, family[0], mtp=family[1], seed=5)
+    _, model, reader = reader_of(tmp_path)
     ids = np.random.default_rng(1).integers(0, 256, (2, 12))
     hidden = run_layers(model.spec, reader, reader, ids)
     options = TrainingOptions(
