@@ -26,7 +26,7 @@ HALF_ERROR = 0.02
 EXPORTS: dict[str, dict[str, Any]] = {"fp16": {}, "int4": {"weights": "int4", "int4_block": 32}}
 
 
-@pytest.fixture(scope="module", params=EXPORTS)
+@pytest.fixture(scope="module", params=["int4", pytest.param("fp16", marks=pytest.mark.slow)])
 def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("orin")
     write_hybrid(folder / "c", changes=FOR_BOARDS)

@@ -78,15 +78,18 @@ def run_torch(op: Any, rows: Rows, states: Rows, weight: Any, *lengths: Any) -> 
 
 
 class OnnxRule:
-    """A session over the op's body; states are bound as input and output at one address."""
+    """A session over the op's body; states are bound as input and output at one address.
 
-    def __init__(self, op: GatedDeltaRule) -> None:
+    ``checks``: the body of the check variant.
+    """
+
+    def __init__(self, op: GatedDeltaRule, *, checks: bool = False) -> None:
         import onnxruntime as ort
 
         options = ort.SessionOptions()
         options.intra_op_num_threads, options.log_severity_level = 1, 3
         self._ort = ort
-        model = rule_model(op).SerializeToString()
+        model = rule_model(op, checks=checks).SerializeToString()
         self._session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
     def __call__(
@@ -111,7 +114,7 @@ class OnnxRule:
         return y
 
 
-def rule_model(op: GatedDeltaRule) -> Any:
+def rule_model(op: GatedDeltaRule, *, checks: bool = False) -> Any:
     """A model of one node that calls the body."""
     import onnx
     import onnx.parser
@@ -127,7 +130,8 @@ def rule_model(op: GatedDeltaRule) -> Any:
             kind = TensorProto.FLOAT16
         return helper.make_tensor_value_info(name, kind, None)
 
-    function = onnx.parser.parse_function(function_text(op, name="Rule", opset=OPSET))
+    text = function_text(op, name="Rule", opset=OPSET, checks=checks)
+    function = onnx.parser.parse_function(text)
     node = helper.make_node("Rule", list(INPUTS), list(OUTPUTS), domain=OP_DOMAIN)
     graph = helper.make_graph([node], "rule", [*map(info, INPUTS)], [*map(info, OUTPUTS)])
     opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(OP_DOMAIN, 1)]

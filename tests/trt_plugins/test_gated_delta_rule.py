@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.delta_op import OnnxRule, Slots, random_rows, run_oracle, run_torch
+from support.delta_op import OnnxRule, Slots, random_rows, rule_model, run_oracle, run_torch
 from support.numerics import FP64_AGAINST_FP32, assert_close
 
 from selfdraft.errors import ConfigError
@@ -72,6 +72,7 @@ def test_bodies_agree_over_steps_that_are_taken_back(name, batch) -> None:
     weight = weight_of(op, rng)
     bodies = {
         "onnx": Slots(op, OnnxRule(op), batch=batch, fp32_as=np.float32),
+        "check": Slots(op, OnnxRule(op, checks=True), batch=batch, fp32_as=np.float32),
         "torch": Slots(op, run_torch, batch=batch, fp32_as=np.float32),
     }
     oracle = Slots(op, run_oracle, batch=batch, fp32_as=np.float64)
@@ -102,6 +103,29 @@ def test_bodies_agree_over_steps_that_are_taken_back(name, batch) -> None:
                     )
         back = np.maximum(past * (counts > 0), oracle.state_len)
         past = np.where(counts > 0, rng.integers(back, past + counts + 1), past)
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_body_of_the_check_variant_has_no_branch_and_no_shape_that_follows_lengths(name) -> None:
+    """NVIDIA's builder takes no ``If`` here, and lengths that decide shapes would wait for the host."""
+    function = rule_model(OPS[name], checks=True).functions[0]
+    assert not {"If", "NonZero"} & {node.op_type for node in function.node}
+    assert not sizes_from_lengths(function)
+    assert sizes_from_lengths(rule_model(OPS[name]).functions[0]), "as the CPU's body does"
+
+
+def sizes_from_lengths(function: Any) -> set[str]:
+    """Values that decide shapes or trips and follow from the values of the lengths."""
+    known = {"past_len", "row_count", "replay_rows"}
+    sizes: set[str] = set()
+    for node in function.node:
+        if known & set(node.input) and node.op_type != "Shape":
+            known |= set(node.output)
+        if node.op_type in ("Reshape", "Expand", "Tile", "Slice"):
+            sizes |= set(node.input[1:])
+        elif node.op_type in ("Range", "Loop"):
+            sizes |= set(node.input if node.op_type == "Range" else node.input[:1])
+    return sizes & known
 
 
 @pytest.mark.parametrize("batch", [1, 3])
