@@ -86,6 +86,7 @@ def command(
         typer.Option(
             "--queue-timeout",
             envvar="SELFDRAFT_QUEUE_TIMEOUT",
+            min=0.001,
             metavar="S",
             help="Seconds that a request may wait for a slot.",
             show_default="any time",
@@ -97,6 +98,7 @@ def command(
         typer.Option(
             "--request-timeout",
             envvar="SELFDRAFT_REQUEST_TIMEOUT",
+            min=0.001,
             metavar="S",
             help="Seconds that a request may take in all.",
             show_default="any time",

@@ -167,11 +167,28 @@ def _spelling(tokenizer: Tokenizer, token_id: int | None) -> str:
 def open_session(path: Path, options: EngineOptions) -> Session:
     """Check and open the bundle at ``path``. Raises ``BundleError``, ``DeviceError``."""
     bundle = open_bundle(path, engine_only=options.backend in ("auto", "tensorrt"))
+    _check_options(bundle, options)
     tokenizer = Tokenizer.from_file(bundle.file(bundle.manifest.text.tokenizer))
     backend = _open_backend(bundle, options)
     # An engine may be built for less than the bundle holds.
     bundle = replace(bundle, manifest=backend.manifest)
     return Session(bundle=bundle, tokenizer=tokenizer, backend=backend, options=options)
+
+
+def _check_options(bundle: Bundle, options: EngineOptions) -> None:
+    """Refuse what the bundle does not have, before anything is loaded, by the options' own names."""
+    most = bundle.manifest.limits.context_length
+    for name, value in (("--context", options.context), ("--chunk", options.chunk)):
+        if value is not None and value > most:
+            raise ConfigError(
+                f"{name} is {value}, the bundle holds {most} tokens",
+                hint=f"choose up to {most}, or export with a larger --context",
+            )
+    if isinstance(options.drafts, int) and options.drafts and not bundle.manifest.has_mtp:
+        raise ConfigError(
+            f"--drafts is {options.drafts}, this bundle has no MTP head",
+            hint="leave --drafts out, or export a checkpoint that has one",
+        )
 
 
 def _open_backend(bundle: Bundle, options: EngineOptions) -> Backend:

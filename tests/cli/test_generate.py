@@ -120,6 +120,9 @@ def test_bundle_without_head_decodes_plainly(run: Any, tmp_path: Path) -> None:
     bundle = write_reciting_bundle(tmp_path / "b", mtp=False)
     result = record(run("generate", bundle, "hi", "--json"))
     assert result["text"] == REPLY and result["drafted"] == []
+    refused = run("generate", bundle, "hi", "--drafts", 2)
+    assert refused.exit_code == 2
+    assert "--drafts is 2, this bundle has no MTP head" in refused.stderr
 
 
 @pytest.mark.parametrize(
@@ -136,7 +139,8 @@ def test_bundle_without_head_decodes_plainly(run: Any, tmp_path: Path) -> None:
         (["hi", "--template-arg", "novalue"], 2, "is not NAME=VALUE"),
         (["hi", "--template-arg", "messages=1"], 2, "'messages'"),
         (["hi", "--raw", "--system", "s"], 2, "--raw applies no chat template"),
-        (["hi", "--context", 99999], 2, "context_length is 99999"),
+        (["hi", "--context", 99999], 2, "--context is 99999, the bundle holds"),
+        (["hi", "--chunk", 99999], 2, "--chunk is 99999, the bundle holds"),
         (["  "], 2, "the prompt is empty"),
         (["x" * 300, "--raw"], 4, "the prompt has 300 tokens"),
         (["x" * 256, "--raw"], 4, "the prompt has 256 tokens"),
