@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from selfdraft.cli.load.address import HINT, Address
-from selfdraft.cli.load.client import CHAT, TEXT, Answered, ask
+from selfdraft.cli.load.client import CHAT, TEXT, Answered, ask, refusal_text
 from selfdraft.cli.load.traffic import Send
 from selfdraft.errors import ConfigError
 
@@ -22,7 +22,7 @@ QUESTIONS = (
 )
 """Where the bundle has no examples of its own."""
 LOOK_S = 10.0
-UNAUTHORIZED = 401
+OK, UNAUTHORIZED = 200, 401
 
 
 def sender(
@@ -67,7 +67,7 @@ def num_slots(address: Address) -> int | None:
 
 
 def health(address: Address) -> Mapping[str, Any]:
-    """What a server says of itself; empty for one that says nothing. Raises ``ConfigError``."""
+    """What a server says of itself while it takes requests. Raises ``ConfigError``."""
     return _get(address, "/health", api_key=None)
 
 
@@ -86,6 +86,11 @@ def _get(address: Address, path: str, *, api_key: str | None) -> Mapping[str, An
     if response.status == UNAUTHORIZED:
         raise ConfigError(
             "the server at --url wants a key, or another one", hint="set SELFDRAFT_API_KEY"
+        )
+    if response.status != OK:
+        raise ConfigError(
+            f"the server at --url answers {path} with {response.status}: {refusal_text(data)}",
+            hint=HINT,
         )
     try:
         record = json.loads(data)

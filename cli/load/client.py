@@ -85,24 +85,24 @@ def ask(
         connection.close()
 
 
+def refusal_text(data: bytes) -> str:
+    """What a refusal says, in the shape of OpenAI's API or in another."""
+    try:
+        return str(json.loads(data)["error"]["message"])
+    except (ValueError, LookupError, TypeError):
+        return data[:200].decode(errors="replace")
+
+
 def _take_whole(data: bytes, answered: Answered) -> None:
     answered.pieces_at.append(time.perf_counter())
     if answered.status != 200:
-        answered.error = _said(data)
+        answered.error = refusal_text(data)
         answered.pieces_at.clear()
         return
     record = json.loads(data)
     _take_choice(record, answered)
     answered.usage = record["usage"]
     answered.is_whole = True
-
-
-def _said(data: bytes) -> str:
-    """What a refusal says, in the shape of OpenAI's API or in another."""
-    try:
-        return str(json.loads(data)["error"]["message"])
-    except (ValueError, LookupError, TypeError):
-        return data[:200].decode(errors="replace")
 
 
 def _take_stream(

@@ -27,7 +27,7 @@ class Crowd:
             return
         refusal = ApiError(
             503,
-            f"more than {self._most} connections are open",
+            f"too many connections are open: {self._most} may be",
             code="too_many_connections",
             retry_after_s=BUSY_RETRY_S,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import statistics
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ pytest.importorskip("uvicorn", reason="the server: pip install 'selfdraft[serve]
 from support.http_server import serving
 
 from selfdraft.cli import bench_serve_run
+from selfdraft.cli.load.address import loopback_address
 from selfdraft.errors import ConfigError
 
 FAST = ("--requests", 4, "--tokens", 6, "--rounds", 2)
@@ -136,6 +138,15 @@ def test_options_of_the_environment_are_no_mistake_with_a_server_that_runs(
         load = ("--url", opened.url, "--clients", "1", "--json")
         (record,) = lines(run("bench", "serve", *load, *FAST))
     assert record["slots"] == 2
+
+
+def test_a_server_that_refuses_to_name_its_model_is_quoted(run: Any, shared_bundle: Path) -> None:
+    with serving(shared_bundle, max_connections=1) as opened:
+        address = loopback_address(opened.url)
+        with socket.create_connection(address):
+            result = run("bench", "serve", "--url", opened.url)
+    assert result.exit_code == ConfigError.exit_code
+    assert "answers /v1/models with 503: too many connections are open: 1 may be" in result.stderr
 
 
 def test_a_wrong_key_is_told(run: Any, shared_bundle: Path) -> None:
