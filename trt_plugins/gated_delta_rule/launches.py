@@ -134,7 +134,7 @@ class DeltaShape:
 
 
 def scan_shared_bytes(key_dim: int) -> int:
-    """``Layout::total`` of csrc/delta.cu, in bytes."""
+    """Bytes of ``Layout`` in csrc/delta.cu."""
     rows = 2 * DELTA_BLOCK
     stage = rows * (key_dim + 4) + DELTA_BLOCK * COLUMNS
     partial = WARPS * rows * COLUMNS

@@ -32,7 +32,7 @@ KernelLaunch DeltaShape::launch(const char* name, Grid grid, unsigned shared_byt
   return {"delta", kernel, grid, threads, shared_bytes};
 }
 
-// Layout::total of gated_delta_rule/csrc/delta.cu, in bytes.
+// Bytes of Layout in gated_delta_rule/csrc/delta.cu.
 unsigned DeltaShape::scan_shared_bytes() const {
   const int rows = 2 * block_rows;
   const int stage = rows * (op_.key_dim + 4) + block_rows * columns;
