@@ -37,13 +37,14 @@ class DriverGraphs:
 
     def _record(self, stream: int, enqueue: Callable[[], None], graph: ctypes.c_void_p) -> None:
         """Let ``graph`` be what ``enqueue`` puts on ``stream``; the caller frees it."""
-        self._call("cuStreamBeginCapture_v2", ctypes.c_void_p(stream), THREAD_LOCAL)
-        try:
-            with _no_collection():
+        with _no_collection():
+            self._call("cuStreamBeginCapture_v2", ctypes.c_void_p(stream), THREAD_LOCAL)
+            try:
                 enqueue()
-        finally:
-            # A capture that is not ended would block the stream for good.
-            ended = self._driver.cuStreamEndCapture(ctypes.c_void_p(stream), ctypes.byref(graph))
+            finally:
+                # A capture that is not ended would block the stream for good.
+                end = self._driver.cuStreamEndCapture
+                ended = end(ctypes.c_void_p(stream), ctypes.byref(graph))
         self._check("cuStreamEndCapture", ended)
 
     def launch(self, executable: ctypes.c_void_p, stream: int) -> None:

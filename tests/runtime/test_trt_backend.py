@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import gc
 import threading
 import weakref
@@ -280,17 +281,18 @@ def test_collector_is_off_while_a_step_is_recorded(
     backend: Any, double: Double, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """States in a circle of objects wait for the stream when they go, which would end a capture."""
-    during: list[bool] = []
-    enqueue = Pass._enqueue
+    during: list[tuple[str, bool]] = []
+    names = ("cuStreamBeginCapture_v2", "cuStreamEndCapture")
 
-    def noted(self: Pass) -> None:
-        enqueue(self)
-        if double.device.capturing is not None:
-            during.append(gc.isenabled())
+    def noted(name: str, call: Any, *arguments: Any) -> Any:
+        during.append((name, gc.isenabled()))
+        return call(*arguments)
 
-    monkeypatch.setattr(Pass, "_enqueue", noted)
-    warm(started(backend, drafts=1), 2)
-    assert during and not any(during)
+    for name in names:
+        call = getattr(double.driver, name)
+        monkeypatch.setattr(double.driver, name, functools.partial(noted, name, call))
+    warm(started(backend, drafts=0), 2)
+    assert during == [(name, False) for name in names]
     assert gc.isenabled()
 
 
