@@ -145,13 +145,13 @@ class Drafting:
     def _drafts(
         self, runs: Mapping[int, Run], choosers: Mapping[int, DrawnDrafts]
     ) -> dict[int, list[int]]:
-        plan = self._plan
-        # Without new rows (the head has caught up meanwhile) it has nothing to start from.
-        depths = {
-            slot: min(plan.depth_of(slot), runs[slot].tokens_left - 1)
-            for slot in self._behind(runs)
-        }
+        plan, behind = self._plan, self._behind(runs)
         nothing: dict[int, list[int]] = {slot: [] for slot in runs}
+        if not behind:
+            # Without new rows it has nothing to start from: it has caught up meanwhile, or given up.
+            self._newest = None
+            return nothing
+        depths = {slot: min(plan.depth_of(slot), runs[slot].tokens_left - 1) for slot in behind}
         if any(depths.values()):
             rows, _ = self._pending()
             return nothing | self.head.propose(rows, depths, choosers)
