@@ -155,8 +155,9 @@ class Drafting:
         if any(depths.values()):
             rows, _ = self._pending()
             return nothing | self.head.propose(rows, depths, choosers)
-        if plan.drafts and not self._of_prompt:
-            pass  # the last token of every slot that has rows: nothing is left to draft for
+        last = all(runs[slot].tokens_left <= 1 for slot in behind)
+        if plan.drafts and last and not self._of_prompt:
+            pass  # nothing is left to draft for
         elif self._of_prompt or plan.resync or self._is_full():
             self._compare(runs)
         else:

@@ -21,6 +21,7 @@ from selfdraft.runtime.adaptive.joint import JointCosts, JointDrafts
 from selfdraft.runtime.adaptive.policy import StepPlan
 from selfdraft.runtime.backend import Step
 from selfdraft.runtime.loop import DecodeLoop
+from selfdraft.runtime.request import Request
 from selfdraft.runtime.serving.options import ServingOptions
 from selfdraft.runtime.serving.scheduler import Scheduler
 from selfdraft.runtime.telemetry.meter import Telemetry
@@ -109,6 +110,27 @@ def test_500_random_schedules_change_no_token() -> None:
     alone = Alone(tiny(), context_length=CONTEXT)
     for seed in range(ALL):
         serve(tiny(), seed, alone)
+
+
+class DraftsForNobody(RandomDepths):
+    """Asks twice for drafts of the slots alone that it gives up, then of the first one too, and so on."""
+
+    steps = 0
+
+    def plan(self, slots: Sequence[int], *, width: int) -> StepPlan:
+        self.steps += 1
+        depths = {slot: int(slot != slots[0] or self.steps % 3 == 0) for slot in slots}
+        return StepPlan(max(depths.values()), True, depths, slots[1:])
+
+
+def test_rows_of_a_slot_without_drafts_wait_while_others_are_asked_for_some() -> None:
+    loop = DecodeLoop(tiny(), batch=2, drafts=DraftsForNobody(1, seed=0), context_length=CONTEXT)
+    asked = [Request(prompt_ids=(0, 5, slot), max_tokens=12) for slot in range(2)]
+    loop.begin(dict(enumerate(asked)))
+    while loop.active:
+        loop.step()
+    alone = Alone(tiny(), context_length=CONTEXT)
+    assert [list(loop.result(slot).tokens) for slot in range(2)] == [alone(one) for one in asked]
 
 
 class NarrowScripted(ScriptedBackend):
