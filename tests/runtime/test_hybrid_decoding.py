@@ -106,6 +106,17 @@ def test_prompt_that_ends_within_the_log_goes_on_from_it(hybrid) -> None:
     assert list(second.tokens) == plain(hybrid, prompt, 12)
 
 
+@pytest.mark.parametrize(("kept", "reused"), [(23, 0), (24, 24), (30, 30)])
+def test_what_a_prefill_leaves_within_reach_is_used_again(hybrid, kept, reused) -> None:
+    """37 tokens in one chunk: 16 rows of log end at 40, a whole block, so that the state lies at 24."""
+    loop = DecodeLoop(hybrid, drafts=0, prefill_rows=64)
+    turn(loop, PROMPT, count=1)
+    prompt = (*PROMPT[:kept], *QUESTION)
+    result = turn(loop, prompt)
+    assert result.reused_tokens == reused
+    assert list(result.tokens) == plain(hybrid, prompt, 12)
+
+
 @pytest.mark.parametrize("delivered", [2, 9])
 def test_cut_request_goes_on_as_if_it_had_never_run_further(hybrid, delivered) -> None:
     loop = DecodeLoop(hybrid, batch=2, drafts=3)
