@@ -157,6 +157,18 @@ def test_prefix_of_another_slot_is_taken_over_where_its_states_reach(
     assert list(again.tokens) == plain(hybrid, (*whole, *QUESTION), 12)
 
 
+def test_copied_prefix_goes_back_no_further_than_its_source(hybrid) -> None:
+    loop = DecodeLoop(hybrid, batch=2, drafts=0)
+    turn(loop, PROMPT)
+    loop.copy_prefix(0, 1, 44)
+    prompt = (*PROMPT[:20], *QUESTION)
+    loop.begin({1: Request(prompt_ids=prompt, max_tokens=12)})
+    while loop.active:
+        loop.step()
+    assert loop.result(1).reused_tokens == 0
+    assert list(loop.result(1).tokens) == plain(hybrid, prompt, 12)
+
+
 @pytest.mark.parametrize("drafts", [0, 2])
 def test_saved_cache_goes_on_where_it_was(hybrid, tmp_path: Path, drafts) -> None:
     loop = DecodeLoop(hybrid, drafts=drafts)
