@@ -181,15 +181,22 @@ def test_saved_cache_goes_on_where_it_was(hybrid, tmp_path: Path, drafts) -> Non
     assert there.tokens == here.tokens and there.reused_tokens == here.reused_tokens > 40
     branched = (*PROMPT[:4], *QUESTION)
     assert list(turn(other, branched).tokens) == plain(hybrid, branched, 12)
+    third = DecodeLoop(hybrid, drafts=drafts)
+    third.restore(0, load_cache(tmp_path / "c", hybrid.manifest).slot)
+    assert turn(third, branched).reused_tokens == 0
+    assert list(third.result(0).tokens) == plain(hybrid, branched, 12)
 
 
 def test_saved_cache_with_an_impossible_state_is_refused(hybrid, tmp_path: Path) -> None:
     loop = DecodeLoop(hybrid, drafts=0)
     turn(loop, PROMPT)
     cache = loop.slot_cache(0)
+    other = DecodeLoop(hybrid, drafts=0)
+    held = turn(other, PROMPT[:9]).tokens
     cache.arrays[STATE_LEN][...] = 8
     with pytest.raises(BundleError, match="recurrent states of 8 tokens"):
-        loop.restore(0, cache)
+        other.restore(0, cache)
+    assert list(other.tokens(0)) == [*PROMPT[:9], *held], "refused before anything changes"
 
 
 def test_saved_cache_of_a_slot_cut_before_its_states_holds_no_rows(hybrid) -> None:
