@@ -89,22 +89,15 @@ def _write_json(path: Path, value: object) -> None:
     path.write_text(json.dumps(value))
 
 
-def measure(folder: Path, model: Model, *, int4_block: int) -> dict[str, Any]:
+def measure(folder: Path, model: Model, *, int4_block: int, target: str) -> dict[str, Any]:
     """What ``selfdraft export`` reports of this model."""
     checkpoint, bundle = folder / "checkpoint", folder / "bundle"
     stored = write_synthetic(checkpoint, model)
     before = _children_seconds()
     try:
         command = [sys.executable, "-m", "selfdraft.cli.main", "export", str(checkpoint)]
-        command += [
-            "-o",
-            str(bundle),
-            "--weights",
-            "int4",
-            "--int4-block",
-            str(int4_block),
-            "--json",
-        ]
+        command += ["-o", str(bundle), "--target", target, "--weights", "int4"]
+        command += ["--int4-block", str(int4_block), "--json"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise SystemExit(done.stderr)
@@ -136,6 +129,7 @@ def main() -> None:
     parser.add_argument("model", choices=sorted(MODELS))
     parser.add_argument("--folder", type=Path, required=True, help="where both fit (removed after)")
     parser.add_argument("--int4-block", type=int, default=64)
+    parser.add_argument("--target", default="cpu", help="cpu, orin-jp6 or orin-jp7")
     args = parser.parse_args()
     needed = sum(int(np.prod(shape)) * 4 for _, shape in MODELS[args.model].shapes())
     args.folder.mkdir(parents=True, exist_ok=True)
@@ -144,8 +138,9 @@ def main() -> None:
         raise SystemExit(
             f"{args.folder} has {free / 1e9:.1f} GB free, {needed / 1e9:.1f} are needed"
         )
-    found = measure(args.folder, MODELS[args.model], int4_block=args.int4_block)
-    print(json.dumps({"model": args.model, "int4_block": args.int4_block, **found}))
+    options = {"int4_block": args.int4_block, "target": args.target}
+    found = measure(args.folder, MODELS[args.model], **options)
+    print(json.dumps({"model": args.model, **options, **found}))
 
 
 if __name__ == "__main__":

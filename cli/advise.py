@@ -58,7 +58,7 @@ def command(
     ] = False,
     context: ContextOption = None,
     weights: WeightsOption = None,
-    head: HeadOption = "fp16",
+    head: HeadOption = None,
     kv: KvOption = None,
     acceptance: AcceptanceOption = None,
     draft_vocab: DraftVocabOption = None,

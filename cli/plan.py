@@ -51,7 +51,13 @@ WeightsOption = Annotated[
     ),
 ]
 HeadOption = Annotated[
-    str, typer.Option("--head", metavar="fp16|int4", help="LM head on the board.")
+    str | None,
+    typer.Option(
+        "--head",
+        metavar="fp16|int4",
+        help="LM head on the board.",
+        show_default="that of a bundle for boards, else fp16",
+    ),
 ]
 KvOption = Annotated[
     str | None,
@@ -99,7 +105,7 @@ def command(
     device: DeviceOption = "agx-orin-64",
     context: ContextOption = None,
     weights: WeightsOption = None,
-    head: HeadOption = "fp16",
+    head: HeadOption = None,
     kv: KvOption = None,
     drafts: DraftsOption = None,
     acceptance: AcceptanceOption = None,
@@ -161,7 +167,7 @@ def planned_choices(
     *,
     context: int,
     weights: str | None,
-    head: str,
+    head: str | None,
     kv: str | None,
     drafts: int | None,
     acceptance: str | None,
@@ -184,11 +190,12 @@ def planned_choices(
     )
     return Choices(
         weights=one_of("--weights", weights or planned.device_weights, PLANNED_WEIGHTS),
-        head=one_of("--head", head, PLANNED_WEIGHTS),
+        head=one_of("--head", head or planned.device_head, PLANNED_WEIGHTS),
         kv=one_of("--kv", kv or planned.device_kv, PLANNED_KV),
         attention=planned.attention,
         workload=workload,
         acceptance=numbers("--acceptance", acceptance, float, 0, 1) or DEFAULT_ACCEPTANCE,
+        stored=planned.stored,
     )
 
 

@@ -121,5 +121,6 @@ def _sizes(model: PlannedModel) -> dict[str, Any]:
 
 def _choices(choices: Choices) -> dict[str, Any]:
     kept = asdict(choices)
+    kept.pop("stored")
     kept["attention"] = "dense" if choices.attention is None else "as exported"
     return kept

@@ -10,6 +10,7 @@ import numpy as np
 
 from selfdraft.errors import ConfigError
 from selfdraft.jetson.planner.geometry import Geometry, geometry_from_spec
+from selfdraft.jetson.planner.storage import Storage, StoredWeights, stored_as, weight_bytes
 from selfdraft.manifest import AttentionPlan, ModelSpec, TargetName, load_manifest
 
 
@@ -30,11 +31,26 @@ class PlannedModel:
     prefill_rows: int
     target: TargetName = "cpu"
     """What it was exported for; a checkpoint is planned for the CPU."""
+    storage: Storage | None = None
+    """How a bundle is stored."""
 
     @property
     def device_weights(self) -> Literal["fp16", "int4"]:
         """What that becomes on a board, where nobody says otherwise."""
         return "int4" if self.weights == "int4" or self.kind == "checkpoint" else "fp16"
+
+    @property
+    def device_head(self) -> Literal["fp16", "int4"]:
+        """The LM head on a board, where nobody says otherwise."""
+        own = self.stored
+        return "int4" if own is not None and own.storage.head == "int4" else "fp16"
+
+    @property
+    def stored(self) -> StoredWeights | None:
+        """What a bundle for boards holds: it runs there as it is."""
+        if self.target == "cpu" or self.storage is None:
+            return None
+        return StoredWeights(storage=self.storage, part_bytes=self.weight_bytes)
 
     @property
     def device_kv(self) -> Literal["fp16", "int8"]:
@@ -59,20 +75,14 @@ def planned_model(path: Path, *, draft_vocab: int | None = None) -> PlannedModel
     if is_checkpoint:
         return _from_checkpoint(path, draft_vocab)
     model = _from_bundle(path)
-    return model if draft_vocab is None else _with_draft_vocab(model, path, draft_vocab)
+    return model if draft_vocab is None else _with_draft_vocab(model, draft_vocab)
 
 
-def _with_draft_vocab(model: PlannedModel, bundle: Path, draft_vocab: int) -> PlannedModel:
+def _with_draft_vocab(model: PlannedModel, draft_vocab: int) -> PlannedModel:
     """The model of a bundle, drafting from fewer tokens than it does."""
-    from selfdraft.jetson.planner.storage import device_storage, stored_as, weight_bytes
-
     geometry = _trimmed(model.geometry, draft_vocab)
-    storage = (
-        stored_as(load_manifest(bundle).precision)
-        if model.target == "cpu"
-        else device_storage(geometry, weights="int4", head="fp16")  # its draft head is always int4
-    )
-    draft_head = weight_bytes(geometry, storage)["draft_head"]
+    assert model.storage is not None
+    draft_head = weight_bytes(geometry, model.storage)["draft_head"]
     return replace(
         model, geometry=geometry, weight_bytes={**model.weight_bytes, "draft_head": draft_head}
     )
@@ -107,6 +117,7 @@ def _from_bundle(path: Path) -> PlannedModel:
         max_context=manifest.limits.context_length,
         prefill_rows=manifest.limits.prefill_rows,
         target=manifest.target,
+        storage=stored_as(manifest.precision, target=manifest.target),
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from selfdraft.jetson.planner.geometry import geometry_from_spec
 from selfdraft.jetson.planner.reading import attention_of
 from selfdraft.jetson.planner.speed import Model, backbone_bytes, draft_bytes
-from selfdraft.jetson.planner.storage import device_storage, stored_as
+from selfdraft.jetson.planner.storage import stored_as
 from selfdraft.manifest import Manifest, MatrixType, Precision
 
 
@@ -20,13 +20,8 @@ def step_bytes(manifest: Manifest, *, length: int, drafts: int) -> int | None:
         return None
     geometry = geometry_from_spec(manifest.model, name=manifest.source.name)
     precision = manifest.precision
-    storage = (
-        stored_as(_as_read(precision))
-        if manifest.target == "cpu"
-        else device_storage(
-            geometry, weights="int4" if precision.weights == "int4" else "fp16", head="fp16"
-        )
-    )
+    read_as = _as_read(precision) if manifest.target == "cpu" else precision
+    storage = stored_as(read_as, target=manifest.target)
     attention = attention_of(manifest.model, None, kv=precision.kv)
     model = Model(geometry=geometry, storage=storage, attention=attention)
     read = backbone_bytes(model, length=length, rows=drafts + 1)

@@ -98,10 +98,18 @@ def available_bytes(module: Module) -> int:
 
 
 def memory_plan(
-    model: Model, workload: Workload, *, available: int, measured: bool = False
+    model: Model,
+    workload: Workload,
+    *,
+    available: int,
+    measured: bool = False,
+    weights: dict[str, int] | None = None,
 ) -> MemoryPlan:
-    """The account of one model; ``available`` as measured on a board, or from the table."""
-    weights = weight_bytes(model.geometry, model.storage)
+    """The account of one model; ``available`` as measured on a board, or from the table.
+
+    ``weights``: bytes by part where files have them; None: as the exporter would write them.
+    """
+    weights = weights or weight_bytes(model.geometry, model.storage)
     parts = [_part(name, size, "exact", "weights as stored") for name, size in weights.items()]
     parts += _state_parts(model, workload)
     parts.append(

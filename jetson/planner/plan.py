@@ -17,7 +17,7 @@ from selfdraft.jetson.planner.speed import (
     step_ms,
     tokens_per_step,
 )
-from selfdraft.jetson.planner.storage import device_storage
+from selfdraft.jetson.planner.storage import StoredWeights, device_storage
 
 if TYPE_CHECKING:
     from selfdraft.jetson.planner.geometry import Geometry
@@ -53,6 +53,17 @@ class Choices:
     """None: every layer is dense."""
     workload: Workload
     acceptance: tuple[float, ...] = DEFAULT_ACCEPTANCE
+    stored: StoredWeights | None = None
+    """Of a bundle for boards."""
+
+    @property
+    def own(self) -> StoredWeights | None:
+        """The bundle's weights, where the choices are what it has."""
+        if self.stored is None:
+            return None
+        storage = self.stored.storage
+        as_stored = (self.weights, self.head) == (storage.layers, storage.head)
+        return self.stored if as_stored else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +113,11 @@ class Remedy:
 
 def model_of(spec: ModelSpec, geometry: Geometry, choices: Choices) -> Model:
     """The model as the choices store it."""
-    storage = device_storage(geometry, weights=choices.weights, head=choices.head)
+    storage = (
+        choices.own.storage
+        if choices.own
+        else device_storage(geometry, weights=choices.weights, head=choices.head)
+    )
     return Model(geometry=geometry, storage=storage, attention=_attention(spec, choices))
 
 
@@ -130,6 +145,7 @@ def account(model: Model, choices: Choices, target: Target) -> MemoryPlan:
     return memory_plan(
         model,
         choices.workload,
+        weights=choices.own.part_bytes if choices.own else None,
         available=target.available_bytes,
         measured=target.available_measured,
     )

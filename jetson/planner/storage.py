@@ -8,7 +8,7 @@ from typing import Literal
 
 from selfdraft.errors import ConfigError
 from selfdraft.jetson.planner.geometry import Geometry, Matrix
-from selfdraft.manifest import Precision, TableType
+from selfdraft.manifest import Precision, TableType, TargetName
 
 WeightType = Literal["fp32", "fp16", "bf16", "int4", "int8"]
 BLOCKS = (128, 64, 32, 16)
@@ -90,17 +90,27 @@ class Storage:
         return layers if self.head == self.layers else f"{layers}, LM head {self.head}"
 
 
-def stored_as(precision: Precision) -> Storage:
-    """How a bundle for the ``cpu`` target is stored. Imported 4-bit matrices may hold more."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredWeights:
+    """A bundle's own weights: how they are stored, and their bytes by part as its files have them."""
+
+    storage: Storage
+    part_bytes: dict[str, int]
+
+
+def stored_as(precision: Precision, *, target: TargetName = "cpu") -> Storage:
+    """How a bundle is stored. Imported 4-bit matrices may hold more; norms of a board's may."""
+    on_cpu = target == "cpu"
     kinds = {precision.weights, precision.lm_head, precision.mtp}
+    draft: WeightType = precision.lm_head if on_cpu else "int4"  # what boards draft with
     return Storage(
         layers=precision.weights,
         head=precision.lm_head,
         mtp=precision.mtp,
-        draft=precision.lm_head,
+        draft=draft,
         table=precision.embedding,
-        vectors="fp32",
-        block=precision.int4_block if "int4" in kinds else None,
+        vectors="fp32" if on_cpu else "fp16",
+        block=precision.int4_block if "int4" in {*kinds, draft} else None,
     )
 
 

@@ -16,6 +16,7 @@ from support.engine_bundle import export_orin_demo, write_plugin_library
 from support.trt_double.install import Double, installed, make_double
 
 from selfdraft.cli import build_room
+from selfdraft.cli.weight_sizes import bytes_by_part
 from selfdraft.manifest import load_manifest
 from selfdraft.runtime.bundle import Bundle
 
@@ -43,6 +44,19 @@ def bundle(exported: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def double() -> Iterator[Double]:
     with installed(make_double()) as double:
         yield double
+
+
+def test_plan_counts_what_a_bundle_for_boards_holds(run: Any, exported: Bundle) -> None:
+    held = bytes_by_part(exported.path, exported.manifest)
+    assert exported.manifest.precision.lm_head == "int4", "what the exporter chose, not the planner"
+    planned = {}
+    for head in ((), ("--head", "fp16")):
+        result = run("plan", exported.path, *head, "--json")
+        assert result.exit_code == 0, result.stderr
+        (row,) = json.loads(result.stdout)["contexts"]
+        planned[head] = {part["name"]: part["num_bytes"] for part in row["memory"]["parts"]}
+    assert held.items() <= planned[()].items()
+    assert planned["--head", "fp16"]["lm_head"] > 3 * held["lm_head"]
 
 
 def test_dry_run_shows_the_plan_without_tensorrt(
