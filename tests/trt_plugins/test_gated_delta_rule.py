@@ -105,6 +105,33 @@ def test_bodies_agree_over_steps_that_are_taken_back(name, batch) -> None:
         past = np.where(counts > 0, rng.integers(back, past + counts + 1), past)
 
 
+@pytest.mark.parametrize("fall", [0.0, -300.0, -1e4, -np.inf])
+@pytest.mark.parametrize("strength", [0.0, 1.0])
+def test_row_that_forgets_all_costs_the_rows_behind_it_no_digits(fall, strength) -> None:
+    """Rows of one key, too: nothing of the state is left but what the last row wrote."""
+    rng = np.random.default_rng(17)
+    weight = weight_of(OP, rng)
+    bodies = {
+        "onnx": Slots(OP, OnnxRule(OP), batch=2, fp32_as=np.float32),
+        "check": Slots(OP, OnnxRule(OP, checks=True), batch=2, fp32_as=np.float32),
+        "torch": Slots(OP, run_torch, batch=2, fp32_as=np.float32),
+    }
+    oracle = Slots(OP, run_oracle, batch=2, fp32_as=np.float64)
+    past = np.zeros(2, dtype=np.int64)
+    for rows in (21, 3, 9, 30):
+        given, counts = random_rows(OP, rng, 2, rows), np.array([rows, rows])
+        forgets = rng.random(given["log_decay"].shape) < 0.3
+        given["log_decay"][forgets], given["beta"][forgets] = fall, strength
+        given["x"][1] = given["x"][1, :1]
+        expected = oracle.step(given, weight, past, counts)
+        for body, slots in bodies.items():
+            y = slots.step(given, weight, past, counts)
+            assert_close(y, expected, relative=FP64_AGAINST_FP32, name=body)
+            found, wanted = slots.states["recurrent"], oracle.states["recurrent"]
+            assert_close(found, wanted, relative=FP64_AGAINST_FP32, name=f"{body} recurrent")
+        past += counts - 1
+
+
 @pytest.mark.parametrize("name", OPS)
 def test_body_of_the_check_variant_has_no_branch_and_no_shape_that_follows_lengths(name) -> None:
     """NVIDIA's builder takes no ``If`` here, and lengths that decide shapes would wait for the host."""

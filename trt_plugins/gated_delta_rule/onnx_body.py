@@ -68,7 +68,6 @@ def _constants(op: GatedDeltaRule) -> str:
   ones = Constant <value = int64[1] {{1}}> ()
   twos = Constant <value = int64[1] {{2}}> ()
   last_axis = Constant <value = int64[1] {{-1}}> ()
-  before_last = Constant <value = int64[1] {{-2}}> ()
   trailing = Constant <value = int64[3] {{1, 2, 3}}> ()
   block = Constant <value = int64 {{{DELTA_BLOCK}}}> ()
   block_less_one = Constant <value = int64 {{{DELTA_BLOCK - 1}}}> ()
@@ -245,8 +244,10 @@ BLOCKS = """
   fall = CumSum (falls_rows, row_axis)
   strength = Unsqueeze (strength_rows, last_axis)
   fall_i = Unsqueeze (fall, last_axis)
-  fall_j = Unsqueeze (fall, before_last)
-  fall_between = Sub (fall_i, fall_j)
+  fall_row = Unsqueeze (falls_rows, last_axis)
+  behind_any = Cast <to = 9> (strict)
+  fall_behind = Where (behind_any, fall_row, nothing)
+  fall_between = CumSum (fall_behind, row_axis)
   above_any = Cast <to = 9> (above)
   fall_seen = Where (above_any, blocked, fall_between)
   decay_between = Exp (fall_seen)
@@ -275,15 +276,16 @@ BLOCKS = """
   last_start = Constant <value = int64[1] {LAST}> ()
   last_end = Constant <value = int64[1] {END}> ()
   fall_last = Slice (fall, last_start, last_end, threes)
-  fall_left = Sub (fall_last, fall)
-  decay_left = Exp (fall_left)
-  decay_row = Unsqueeze (decay_left, before_last)
+  fall_left = Slice (fall_between, last_start, last_end, threes)
+  decay_row = Exp (fall_left)
   writers = Mul (k_t, decay_row)
   keep_row = Exp (fall_last)
   keep = Unsqueeze (keep_row, last_axis)
 """.replace("LAST", str(DELTA_BLOCK - 1)).replace("END", str(DELTA_BLOCK))
 """What of a block does not depend on the state. Its rows write ``values - readers @ S``, where the inverse of
-the unit lower triangle ``1 + overlap`` is ``(1 - A)(1 + A²)(1 + A⁴)``, as A to the eighth power is 0."""
+the unit lower triangle ``1 + overlap`` is ``(1 - A)(1 + A²)(1 + A⁴)``, as A to the eighth power is 0. What
+falls between two rows is summed from the one to the other: a difference of sums from the block's begin
+would lose the digits behind a strong fall."""
 
 
 COMMITS = """
