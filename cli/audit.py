@@ -66,7 +66,7 @@ def command(
       selfdraft audit BUNDLE --text book.txt --context 32768 --plot audit.svg
     """
     from selfdraft.cli.audit_plot import check_plot, write_plot
-    from selfdraft.cli.audit_rows import sparse_ops
+    from selfdraft.cli.audit_rows import audited_ops
     from selfdraft.cli.audit_run import audit_text
     from selfdraft.cli.audit_text import text_ids
     from selfdraft.cli.session import EngineOptions, open_session
@@ -75,7 +75,7 @@ def command(
         check_plot(plot)
     options = EngineOptions(backend=backend, threads=threads, chunk=chunk, drafts=0)
     session = open_session(bundle, options)
-    sparse_ops(session.bundle.manifest)  # refuses a dense bundle before it reads the text
+    audited_ops(session.bundle.manifest)  # refuses a dense bundle before it reads the text
     ids = text_ids(session, text, context=context)
     with stage_progress(quiet=json_output) as on_stage:
         report = audit_text(session, ids, rows=rows, on_progress=on_stage)

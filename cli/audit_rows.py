@@ -23,14 +23,22 @@ def sparse_ops(manifest: Manifest) -> dict[int, CachedAttention]:
             hint="export it with: selfdraft export CHECKPOINT -o BUNDLE --attention sparse",
         )
     model = manifest.model
+    ops = layer_ops(model, manifest.attention, kv_dtype=manifest.precision.kv)
+    by_layer = dict(zip(model.attention_layers, ops, strict=True))
+    return {layer: by_layer[layer] for layer in layers}
+
+
+def audited_ops(manifest: Manifest) -> dict[int, CachedAttention]:
+    """As ``sparse_ops``; ``ConfigError`` also for a model whose rows a cache alone does not give."""
+    ops = sparse_ops(manifest)
+    model = manifest.model
     if model.delta is not None:
         raise ConfigError(
             f"{model.family} has layers with a recurrent state, whose rows cannot be computed anew "
             "from a cache",
             hint="compare texts with sparse and dense attention instead: selfdraft eval BUNDLE",
         )
-    ops = layer_ops(model, manifest.attention, kv_dtype=manifest.precision.kv)
-    return {layer: ops[layer] for layer in layers}
+    return ops
 
 
 def blocks_of_row(op: CachedAttention, position: int) -> int:

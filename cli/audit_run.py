@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from selfdraft.cli.audit_recall import Recall, replay, state_error
-from selfdraft.cli.audit_rows import audited_rows, blocks_of_row, leaves_out, sparse_ops
+from selfdraft.cli.audit_rows import audited_ops, audited_rows, blocks_of_row, leaves_out
 from selfdraft.cli.text_passes import RowOutput, TextPasses
 from selfdraft.errors import VerificationError
 from selfdraft.runtime.divergence import divergence
@@ -106,7 +106,7 @@ def audit_text(
     Raises ``ConfigError`` for a bundle whose layers are all dense, ``VerificationError`` when the
     engine reads other blocks than the selection asks for.
     """
-    ops = sparse_ops(session.bundle.manifest)
+    ops = audited_ops(session.bundle.manifest)
     positions = audited_rows(list(ops.values()), length=len(ids), count=rows)
     walk = _Walk(session, ids, positions, on_progress)
     dense, sparse, written = walk.dense_prefill()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from selfdraft.baseline import Baseline
 from selfdraft.manifest import capacity_for
+from selfdraft.recurrent import STATE_LEN
 from selfdraft.runtime.adaptive.costs import StepCosts
 from selfdraft.runtime.adaptive.joint import JointCosts, JointDrafts
 from selfdraft.runtime.adaptive.policy import AdaptiveDrafts
@@ -41,6 +42,7 @@ def measure_costs(
     as many, and K - 1 further links. Nothing that a loop holds is touched.
     """
     states = backend.allocate(batch=batch, capacity=capacity_for(MEASURED_AT))
+    _reach(backend, states)
     rows = [max(drafts + 1, least_rows) for drafts in range(most + 1)]
     passes = {count: _Passes(backend, states, count, clock) for count in dict.fromkeys([1, *rows])}
     started = clock()
@@ -65,6 +67,7 @@ def measure_keep_up(backend: Backend, *, batch: int, clock: Clock = time.perf_co
     states = backend.allocate(batch=batch, capacity=capacity_for(MEASURED_AT + MOST_ROWS))
     passes = _Passes(backend, states, MOST_ROWS, clock, num_logit_rows=1)
     for turn in range(REPEATS):
+        _reach(backend, states)  # recurrent states move on with a step of so many rows
         passes.run(counted=turn > 0)
     return passes.head_s / MOST_ROWS
 
@@ -110,6 +113,17 @@ def _prior(baseline: Baseline | None) -> list[float]:
     counts = baseline.counts()
     reached = (counts.drafted[:1] + counts.accepted)[: len(counts.accepted)]
     return [a / r for a, r in zip(counts.accepted, reached, strict=True) if r]
+
+
+def _reach(backend: Backend, states: States) -> None:
+    """Let recurrent states lie at the length that is measured at: none of their rows is in the log."""
+    if backend.manifest.model.delta is None:
+        return
+    lengths = {"backbone": MEASURED_AT, "mtp": MEASURED_AT}
+    for slot in range(states.batch):
+        arrays = backend.export_states(states, slot=slot, lengths=lengths)
+        arrays[STATE_LEN][...] = MEASURED_AT
+        backend.import_states(states, slot=slot, lengths=lengths, arrays=arrays)
 
 
 class _Passes:

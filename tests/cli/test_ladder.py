@@ -12,15 +12,25 @@ import numpy as np
 import onnx
 import pytest
 from safetensors.numpy import load_file, save_file
+from support import tiny_model
 from support.checkpoints import write_checkpoint
+from support.hybrid import tiny_hybrid
+from support.refusals import refused
 from support.sparse_bundle import write_sparse_reciter
 
+from selfdraft.cli.audit_rows import audited_ops
 from selfdraft.cli.ladder import VerifyReport, verify_bundle
 from selfdraft.cli.ladder_sparse import sparse_path
 from selfdraft.errors import ConfigError
 from selfdraft.export.bundle import export_bundle
 from selfdraft.export.options import ExportOptions
-from selfdraft.manifest import FileSpec, load_manifest, manifest_to_json
+from selfdraft.manifest import (
+    AttentionPlan,
+    AttentionSpec,
+    FileSpec,
+    load_manifest,
+    manifest_to_json,
+)
 from selfdraft.runtime.reference import ReferenceBackend
 
 
@@ -119,6 +129,21 @@ def test_sparse_path_says_when_there_is_nothing_to_check(tmp_path: Path) -> None
     assert told == (True, "the budget covers the context of 300 tokens: nothing is left out")
     dense = dataclasses.replace(backend.manifest, attention=None)
     assert sparse_path(backend, dense)[1].startswith("every layer is dense")
+
+
+def test_sparse_path_of_a_hybrid_is_that_of_the_layers_that_attend() -> None:
+    """Positions 256 and 320 begin the fifth and sixth block, and the budget is four."""
+    model = tiny_hybrid(tiny_model).manifest.model
+    sparse = AttentionSpec(selector="mean_std", sinks=1, local_blocks=2, budget_tokens=256)
+    plan = AttentionPlan(layers=(AttentionSpec(), sparse, AttentionSpec()), mtp=None)
+    manifest = tiny_model.manifest(model, context_length=330)
+    manifest = dataclasses.replace(manifest, attention=plan)
+    backend: Any = tiny_model.make(manifest, *tiny_model.random_weights(model))
+    told = sparse_path(backend, manifest)
+    assert told == (True, "2 rows from position 256: 8 blocks read, 8 selected, 11 in use")
+    assert not sparse_path(ReadsEverything(backend), manifest)[0]
+    with refused("tiny has layers with a recurrent state"):
+        audited_ops(manifest)
 
 
 @pytest.mark.slow

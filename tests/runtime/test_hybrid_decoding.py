@@ -12,6 +12,7 @@ from support.hybrid import right_now_and_then, tiny_hybrid
 
 from selfdraft.errors import BundleError
 from selfdraft.recurrent import MAX_ROLLBACK_ROWS, STATE_LEN
+from selfdraft.runtime.adaptive.measure import MEASURED_AT, joint_drafts, measure_costs
 from selfdraft.runtime.beam_search import BeamOptions, beam_search
 from selfdraft.runtime.cache_file import load_cache, save_cache
 from selfdraft.runtime.generation import generate
@@ -253,3 +254,31 @@ def score_of(backend: Any, states: Any, ids: Any, count: int) -> float:
     rows = backend.read_rows(logits, [(0, row) for row in range(count)])
     chances = rows - np.logaddexp.reduce(rows, axis=-1, keepdims=True)
     return float(chances[np.arange(count), ids[0, -count:]].sum() / count)
+
+
+class LengthsSeen:
+    """A backend that notes where recurrent states lie when a pass begins."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self.seen: list[tuple[int, set[int]]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def run_backbone(self, states: Any, step: Any, ids: Any) -> Any:
+        self.seen.append((ids.shape[1], set(states.state_len[:, 0].tolist())))
+        return self._inner.run_backbone(states, step, ids)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_costs_of_steps_are_measured_at_a_length_that_the_states_have(
+    hybrid: Any, batch: int
+) -> None:
+    """Drafts that nobody numbers are numbered by costs; steps of 9 rows, and of 32 to keep up."""
+    backend: Any = LengthsSeen(hybrid)
+    assert measure_costs(backend, batch=batch, most=MAX_DRAFTS).of(MAX_DRAFTS) > 0
+    joint_drafts(backend, batch=batch, most=2)
+    rows, lengths = zip(*backend.seen, strict=True)
+    assert {1, 2, 3, MAX_ROLLBACK_ROWS, 32} <= set(rows)
+    assert set().union(*lengths) == {MEASURED_AT}
