@@ -122,9 +122,9 @@ def _fill_layer(
         _store(op, states, "k", keys, start=first * BLOCK_TOKENS)
         _store(op, states, "v", drawn, start=first * BLOCK_TOKENS)
     if op.summary_vectors:
-        stored = states["k_cache"]
+        stored = _by_head(op, states["k_cache"])
         if op.kv_dtype == "int8":
-            stored = dequantise(stored, states["k_scale"])
+            stored = dequantise(stored, _by_head(op, states["k_scale"], width=()))
         refresh(op, states["summary"], stored, blocks=range(blocks), length=length)
 
 
@@ -137,10 +137,31 @@ def _store(
     start: int,
 ) -> None:
     """Write ``values [Hkv, blocks, 64, d]`` from token ``start`` on, as far as the cache goes."""
-    cache = states[f"{name}_cache"]
-    rows = values.reshape(op.num_kv_heads, -1, op.head_dim)[:, : cache.shape[1] - start]
-    end = start + rows.shape[1]
-    if op.kv_dtype == "int8":
-        cache[:, start:end], states[f"{name}_scale"][:, start:end] = quantise(rows)
+    rows = values.reshape(op.num_kv_heads, -1, op.head_dim)
+    if op.kv_dtype != "int8":
+        return _put(states[f"{name}_cache"], rows, start=start)
+    codes, scales = quantise(rows)
+    _put(states[f"{name}_cache"], codes, start=start)
+    _put(states[f"{name}_scale"], scales, start=start)
+    return None
+
+
+def _put(cache: NDArray[Any], rows: NDArray[Any], *, start: int) -> None:
+    """Write ``rows [Hkv, tokens, …]``; caches of boards are ``[blocks, Hkv, 64, …]``, of a CPU like ``rows``."""
+    if cache.ndim > rows.ndim:
+        blocks = rows.reshape(len(rows), -1, BLOCK_TOKENS, *rows.shape[2:])
+        first = start // BLOCK_TOKENS
+        cache[first : first + blocks.shape[1]] = np.moveaxis(blocks, 1, 0)
     else:
-        cache[:, start:end] = rows
+        rows = rows[:, : cache.shape[1] - start]
+        cache[:, start : start + rows.shape[1]] = rows
+
+
+def _by_head(
+    op: CachedAttention, cache: NDArray[Any], *, width: tuple[int, ...] | None = None
+) -> NDArray[Any]:
+    """``[Hkv, tokens, …]`` of a cache in either layout; ``width`` of a token's values, None: ``d``."""
+    width = (op.head_dim,) if width is None else width
+    if cache.ndim > 2 + len(width):
+        cache = np.moveaxis(cache, 1, 0)
+    return cache.reshape(op.num_kv_heads, -1, *width)

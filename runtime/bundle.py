@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 from selfdraft.errors import BundleError
 from selfdraft.manifest import MANIFEST_NAME, FileSpec, Manifest, load_manifest
 from selfdraft.runtime.pruned import pruned_files
+from selfdraft.runtime.state_check import check_states
 
 ENGINES_FOLDER = "engines"
 """Plans built on a device; they have sidecars of their own and are not the manifest's."""
@@ -33,12 +34,13 @@ class Bundle:
 def open_bundle(path: Path, *, check_hashes: bool = True, engine_only: bool = False) -> Bundle:
     """The bundle at ``path``, after every check.
 
-    Manifest, file names, missing and extra files, sizes and (``check_hashes``) SHA-256, in that
-    order. ``engine_only``: files that ``build --prune`` deleted may be missing. Raises
-    ``BundleError`` with the first mismatch and the command that mends it.
+    Manifest and its states, file names, missing and extra files, sizes and (``check_hashes``)
+    SHA-256, in that order. ``engine_only``: files that ``build --prune`` deleted may be missing.
+    Raises ``BundleError`` with the first mismatch and the command that mends it.
     """
     path = Path(path)
     manifest = load_manifest(path)
+    check_states(manifest)
     mend = f"export it again: selfdraft export CHECKPOINT -o {path} --overwrite (from {manifest.source.name})"
     for name in manifest.files:
         _check_name(path, name, mend)

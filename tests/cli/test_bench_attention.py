@@ -18,6 +18,7 @@ from selfdraft.cli.synthetic_cache import Content, filled_cache
 from selfdraft.manifest import capacity_for, load_manifest
 from selfdraft.runtime.loop import DecodeLoop
 from selfdraft.runtime.request import Request
+from selfdraft.runtime.slot_cache import used_parts
 from selfdraft.trt_plugins.cached_attention.from_manifest import layer_ops
 from selfdraft.trt_plugins.cached_attention.summaries import refresh
 
@@ -164,6 +165,55 @@ def test_filled_summaries_follow_the_stored_keys(sparse_bundle: Path, selector: 
     assert np.abs(states["backbone.k_cache_0"][0, :, :300]).min() > 0
     assert not states["backbone.k_cache_0"][0, :, 300:].any()
     assert len(cache.tokens) == 301
+
+
+def test_caches_in_the_layout_of_boards_are_filled_with_the_same_rows(sparse_bundle: Path) -> None:
+    def for_a_board(state: Any) -> Any:
+        if "capacity" not in state.shape:
+            return state
+        batch, heads, _, *width = state.shape
+        return dataclasses.replace(state, shape=(batch, "blocks", heads, 64, *width))
+
+    manifest = load_manifest(sparse_bundle)
+    graphs = {
+        name: dataclasses.replace(graph, states=tuple(map(for_a_board, graph.states)))
+        for name, graph in manifest.graphs.items()
+    }
+    found = []
+    for each in (manifest, dataclasses.replace(manifest, graphs=graphs)):
+        backend: Any = DeclaredStates(each)
+        states = backend.allocate(batch=1, capacity=512)
+        filled_cache(backend, states, length=300, content=Content())
+        found.append(states)
+    host, board = found
+    assert board["backbone.k_cache_0"].shape != host["backbone.k_cache_0"].shape
+    for name, array in board.items():
+        own = array
+        if array.ndim > host[name].ndim:
+            own = np.moveaxis(array, 2, 1).reshape(host[name].shape)
+        is_cache = "cache" in name or "scale" in name
+        part = np.s_[:, :, :300] if is_cache else np.s_[:]
+        np.testing.assert_array_equal(own[part], host[name][part], err_msg=name)
+
+
+class DeclaredStates:
+    """States as a manifest declares them, on the host; no passes."""
+
+    def __init__(self, manifest: Any) -> None:
+        self.manifest = manifest
+
+    def allocate(self, *, batch: int, capacity: int) -> Any:
+        return {
+            state.name: np.zeros(state.sizes(batch=batch, capacity=capacity), state.dtype)
+            for graph in self.manifest.graphs.values()
+            for state in graph.states
+        }
+
+    def export_states(self, states: Any, *, slot: int, lengths: Any) -> Any:
+        return used_parts(self.manifest, states, slot=slot, lengths=lengths)
+
+    def import_states(self, states: Any, *, slot: int, lengths: Any, arrays: Any) -> None:
+        """They are filled in place."""
 
 
 class HostStates:
