@@ -267,8 +267,15 @@ class LengthsSeen:
         return getattr(self._inner, name)
 
     def run_backbone(self, states: Any, step: Any, ids: Any) -> Any:
-        self.seen.append((ids.shape[1], set(states.state_len[:, 0].tolist())))
+        self.seen.append(
+            (ids.shape[1], {self._reached(states, slot) for slot in range(states.batch)})
+        )
         return self._inner.run_backbone(states, step, ids)
+
+    def _reached(self, states: Any, slot: int) -> int:
+        lengths = dict.fromkeys(("backbone", "mtp"), MEASURED_AT)
+        arrays = self._inner.export_states(states, slot=slot, lengths=lengths)
+        return int(arrays[STATE_LEN].item())
 
 
 @pytest.mark.parametrize("batch", [1, 2])
