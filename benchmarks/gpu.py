@@ -97,7 +97,7 @@ def measure(gpu: Gpu, toolchain: Toolchain, plan: Plan) -> Iterator[dict[str, An
     yield from _checks(gpu, cubins["int4_matmul"], plan, about)
     yield from _matmuls(gpu, cubins["int4_matmul"], plan, about)
     yield from _steps(gpu, cubins, plan, about)
-    yield from _delta_steps(gpu, cubins["delta"], plan, about)
+    yield from _delta_steps(gpu, cubins, plan, about)
 
 
 def _checks(gpu: Gpu, cubin: bytes, plan: Plan, about: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -142,10 +142,10 @@ def _steps(
 
 
 def _delta_steps(
-    gpu: Gpu, cubin: bytes, plan: Plan, about: dict[str, Any]
+    gpu: Gpu, cubins: dict[str, bytes], plan: Plan, about: dict[str, Any]
 ) -> Iterator[dict[str, Any]]:
     for rows in plan.step_rows:
-        found = gpu_delta.timing(gpu, cubin, plan.delta, rows=rows, replays=plan.replays)
+        found = gpu_delta.timing(gpu, cubins, plan.delta, rows=rows, replays=plan.replays)
         yield _judged(f"gated delta rule, {rows} rows", found, about, judged=False)
 
 

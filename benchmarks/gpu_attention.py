@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.cuda_driver import Gpu, random_halves
-from benchmarks.gpu_timing import Replays, copies_beyond_cache, microseconds
+from benchmarks.gpu_timing import Replays, copies_beyond_cache, step_times
 from selfdraft.trt_plugins.cached_attention.contract import CachedAttention
 from selfdraft.trt_plugins.cached_attention.launches import (
     POINTERS,
-    KernelLaunch,
     StepParams,
     StepShape,
     state_shapes,
@@ -41,17 +39,7 @@ def timing(
     common = _common_arrays(gpu, shape, context=context)
     blocks = [_params(shape, common | _states(gpu, shape, seed=i)) for i in range(copies)]
 
-    def time_of(launches: Sequence[KernelLaunch]) -> float:
-        def work() -> None:
-            for block in blocks:
-                for launch in launches:
-                    _launch(gpu, cubins, launch, block)
-
-        return round(microseconds(gpu, work, parts=copies, replays=replays), 3)
-
-    launches = shape.launches()
-    step = time_of(launches)
-    by_kernel = {launch.file: time_of([launch]) for launch in launches}
+    step, by_kernel = step_times(gpu, cubins, shape.launches(), blocks, replays=replays)
     gpu.free_all()
     return {
         "rows": rows,
@@ -136,14 +124,3 @@ def _params(shape: StepShape, pointers: dict[str, int]) -> StepParams:
     op = shape.op
     values: dict[str, Any] = {**dict.fromkeys(POINTERS), **pointers, **shape.integers}
     return StepParams(**values, scale=op.scale, spread=op.spread)
-
-
-def _launch(gpu: Gpu, cubins: Cubins, launch: KernelLaunch, params: StepParams) -> None:
-    gpu.launch(
-        cubins[launch.file],
-        launch.kernel,
-        params,
-        grid=launch.grid,
-        threads=launch.threads,
-        shared_bytes=launch.shared_bytes,
-    )

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.cuda_driver import Gpu, random_halves
-from benchmarks.gpu_timing import Replays, copies_beyond_cache, microseconds
+from benchmarks.gpu_timing import Replays, copies_beyond_cache, step_times
 from selfdraft.recurrent import DELTA_BLOCK
 from selfdraft.trt_plugins.gated_delta_rule.contract import GatedDeltaRule
 from selfdraft.trt_plugins.gated_delta_rule.launches import (
     DeltaParams,
     DeltaShape,
-    KernelLaunch,
     SlotStep,
     memory_bytes,
 )
@@ -30,7 +29,7 @@ def decode_step(rows: int) -> SlotStep:
 
 
 def timing(
-    gpu: Gpu, cubin: bytes, op: GatedDeltaRule, *, rows: int, replays: Replays
+    gpu: Gpu, cubins: Mapping[str, bytes], op: GatedDeltaRule, *, rows: int, replays: Replays
 ) -> dict[str, Any]:
     """Median time of a step and of each of its kernels, states from memory each time."""
     step = decode_step(rows)
@@ -42,17 +41,7 @@ def timing(
         DeltaParams(**common, **_states(gpu, op, seed=i), **shape.integers) for i in range(copies)
     ]
 
-    def time_of(launches: Sequence[KernelLaunch]) -> float:
-        def work() -> None:
-            for block in blocks:
-                for launch in launches:
-                    _launch(gpu, cubin, launch, block)
-
-        return round(microseconds(gpu, work, parts=copies, replays=replays), 3)
-
-    launches = shape.launches()
-    whole = time_of(launches)
-    by_kernel = {launch.kernel: time_of([launch]) for launch in launches}
+    whole, by_kernel = step_times(gpu, cubins, shape.launches(), blocks, replays=replays)
     gpu.free_all()
     return {
         "rows": rows,
@@ -85,20 +74,8 @@ def _common_arrays(gpu: Gpu, shape: DeltaShape, step: SlotStep) -> dict[str, int
 def _states(gpu: Gpu, op: GatedDeltaRule, *, seed: int) -> dict[str, int]:
     """Random contents: what was only allocated may read faster than it should."""
     arrays: dict[str, NDArray[Any]] = {
-        name: random_halves((1, *dims), seed=seed) for name, dims in op.state_shapes.items()
+        name: random_halves((1, *dims), seed=seed).astype(op.state_types[name])
+        for name, dims in op.state_shapes.items()
     }
-    for name in ("recurrent", "gate_rows"):
-        arrays[name] = arrays[name].astype(np.float32)
     arrays["gate_rows"] = -np.abs(arrays["gate_rows"])
     return {name: gpu.upload_new(array) for name, array in arrays.items()}
-
-
-def _launch(gpu: Gpu, cubin: bytes, launch: KernelLaunch, params: Any) -> None:
-    gpu.launch(
-        cubin,
-        launch.kernel,
-        params,
-        grid=launch.grid,
-        threads=launch.threads,
-        shared_bytes=launch.shared_bytes,
-    )

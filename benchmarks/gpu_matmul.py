@@ -90,11 +90,4 @@ def _params(op: Int4MatMul, *, rows: int, **pointers: int) -> Int4MatMulParams:
 
 def _launch(gpu: Gpu, cubin: bytes, op: Int4MatMul, params: Int4MatMulParams) -> None:
     launch = launch_for(op, rows=params.rows)
-    gpu.launch(
-        cubin,
-        launch.kernel,
-        params,
-        grid=(*launch.grid, 1),
-        threads=launch.threads,
-        shared_bytes=launch.shared_bytes,
-    )
+    gpu.launch(cubin, launch.kernel, params, **launch.settings)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.cuda_driver import Gpu
+from selfdraft.trt_plugins.host.launch import KernelLaunch, Params
 
 COPY_BYTES = 256 << 20
 
@@ -26,6 +27,31 @@ def microseconds(gpu: Gpu, work: Callable[[], None], *, parts: int, replays: Rep
         graph()
     times = [gpu.milliseconds(graph) for _ in range(replays.timed)]
     return statistics.median(times) * 1e3 / parts
+
+
+def step_times(
+    gpu: Gpu,
+    cubins: Mapping[str, bytes],
+    launches: Sequence[KernelLaunch],
+    blocks: Sequence[Params],
+    *,
+    replays: Replays,
+) -> tuple[float, dict[str, float]]:
+    """Median microseconds of all ``launches`` together, and of each by its kernel's name.
+
+    ``cubins``: machine code by the name of the kernel file. ``blocks``: the same step on data of its own
+    each, so many that none is in the cache when its turn comes.
+    """
+
+    def time_of(some: Sequence[KernelLaunch]) -> float:
+        def work() -> None:
+            for block in blocks:
+                for launch in some:
+                    gpu.launch(cubins[launch.file], launch.kernel, block, **launch.settings)
+
+        return round(microseconds(gpu, work, parts=len(blocks), replays=replays), 3)
+
+    return time_of(launches), {launch.kernel: time_of([launch]) for launch in launches}
 
 
 def copy_gb_s(gpu: Gpu, *, replays: Replays, num_bytes: int = COPY_BYTES) -> float:

@@ -109,7 +109,8 @@ def memory_plan(
 
     ``weights``: bytes by part where files have them; None: as the exporter would write them.
     """
-    weights = weights or weight_bytes(model.geometry, model.storage)
+    if weights is None:
+        weights = weight_bytes(model.geometry, model.storage)
     parts = [_part(name, size, "exact", "weights as stored") for name, size in weights.items()]
     parts += _state_parts(model, workload)
     parts.append(

@@ -84,7 +84,9 @@ def test_a_step_is_timed_by_kernel_and_all_memory_is_given_back(
 ) -> None:
     cuda, records = run
     step = next(entry for entry in records if entry["name"] == "attention fp16 at 700, 1 rows")
-    assert list(step["us_by_kernel"]) == ["append", "score", "select", "attend", "combine"]
+    assert [kernel.partition("_")[0] for kernel in step["us_by_kernel"]] == [
+        *("append", "score", "select", "attend", "combine")
+    ]
     assert step["memory_bytes"] == 256 * 256 + (11 - 1 - 2) * 2 * 64 * 2
     delta = next(entry for entry in records if entry["name"] == "gated delta rule, 2 rows")
     assert list(delta["us_by_kernel"]) == [f"delta_{x}_k64_v64" for x in ("mix", "scan", "log")]

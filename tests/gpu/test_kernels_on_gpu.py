@@ -197,14 +197,8 @@ class CapturedStep:
 
     def _launch_all(self) -> None:
         for launch in self.shape.launches():
-            self.gpu.launch(
-                self.cubins[launch.file],
-                launch.kernel,
-                self.params,
-                grid=launch.grid,
-                threads=launch.threads,
-                shared_bytes=launch.shared_bytes,
-            )
+            cubin = self.cubins[launch.file]
+            self.gpu.launch(cubin, launch.kernel, self.params, **launch.settings)
 
     def _replay(self, step: KernelStep) -> Any:
         assert step.shape == self.shape

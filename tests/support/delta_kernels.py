@@ -17,7 +17,6 @@ from selfdraft.trt_plugins.gated_delta_rule.launches import DeltaParams, DeltaSh
 from selfdraft.trt_plugins.host.launch import Traffic, params_from
 
 SOURCE = "gated_delta_rule/csrc/delta.cu"
-STATE_TYPES = {"recurrent": np.float32, "conv_rows": np.float16, "gate_rows": np.float32}
 
 
 class DeltaKernels:
@@ -63,9 +62,7 @@ class DeltaKernels:
                 launch.kernel,
                 params,
                 arrays=arrays,
-                grid=launch.grid,
-                threads=launch.threads,
-                shared_bytes=launch.shared_bytes,
+                **launch.settings,
                 seed=self.seed,
             )
             self._count(moved)
@@ -88,7 +85,8 @@ class DeltaKernels:
 def half_states(op: GatedDeltaRule, *, batch: int) -> Rows:
     """States of one layer as the kernels keep them, poisoned: a new sequence reads none of them."""
     return {
-        name: poisoned((batch, *dims), STATE_TYPES[name]) for name, dims in op.state_shapes.items()
+        name: poisoned((batch, *dims), op.state_types[name])
+        for name, dims in op.state_shapes.items()
     }
 
 

@@ -9,11 +9,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from selfdraft.trt_plugins.host.launch import Params, Traffic, params_from
+from selfdraft.trt_plugins.host.launch import KernelLaunch, Params, Traffic, params_from
 from selfdraft.trt_plugins.int4_matmul.contract import Int4MatMul
 from selfdraft.trt_plugins.int4_matmul.launch import (
     Int4MatMulParams,
-    KernelLaunch,
     launch_for,
 )
 from selfdraft.trt_plugins.int4_matmul.packing import Codes, Half, pack_codes, pack_scales
@@ -95,9 +94,7 @@ def run_with_params(
         launch.kernel,
         params,
         arrays=arrays,
-        grid=(*launch.grid, 1),
-        threads=launch.threads,
-        shared_bytes=launch.shared_bytes,
+        **launch.settings,
         seed=seed,
     )
 

@@ -130,9 +130,7 @@ def run_kernels(
             launch.kernel,
             params,
             arrays=arrays,
-            grid=launch.grid,
-            threads=launch.threads,
-            shared_bytes=launch.shared_bytes,
+            **launch.settings,
             seed=seed,
         )
     return KernelResult(

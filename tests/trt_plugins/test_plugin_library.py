@@ -373,7 +373,7 @@ def test_int4_matmul_computes_what_its_oracle_does(plugins: Probe, rows: int) ->
     plugins.reset_driver()
     plugin.enqueue([x, weight, scale], [y])
     launch = launch_for(MATMUL, rows=rows)
-    grid = f"{launch.grid[0]} {launch.grid[1]} 1"
+    grid = " ".join(map(str, launch.grid))
     told = f"launch {launch.kernel} {grid} {launch.threads} {launch.shared_bytes}"
     assert plugins.driver_log() == [told]
     wanted = int4_matmul(x, weight, scale, op=MATMUL)

@@ -11,12 +11,11 @@ from __future__ import annotations
 import math
 from ctypes import c_float, c_int32
 from dataclasses import dataclass
-from typing import Literal
 
 from selfdraft.errors import ConfigError
 from selfdraft.manifest import MAX_STEP_ROWS
 from selfdraft.trt_plugins.cached_attention.contract import CachedAttention, Selector
-from selfdraft.trt_plugins.host.launch import POINTER, params_kind
+from selfdraft.trt_plugins.host.launch import POINTER, KernelLaunch, params_kind
 
 TILE_ROWS = 16
 """Rows of an MMA tile: query rows times heads of a group."""
@@ -80,19 +79,6 @@ StepParams = params_kind(
     spread=c_float,
 )
 """``struct Step`` of csrc/step.cuh."""
-
-KernelFile = Literal["append", "score", "select", "attend", "combine", "prefill"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelLaunch:
-    """One launch: ``csrc/<file>.cu``, the kernel's name, and its configuration."""
-
-    file: KernelFile
-    kernel: str
-    grid: tuple[int, int, int]
-    threads: int
-    shared_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

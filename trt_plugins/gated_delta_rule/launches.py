@@ -16,9 +16,8 @@ import numpy as np
 from selfdraft.errors import ConfigError
 from selfdraft.recurrent import DELTA_BLOCK, LOG_ROWS, state_length
 from selfdraft.trt_plugins.gated_delta_rule.contract import GatedDeltaRule
-from selfdraft.trt_plugins.host.launch import POINTER, params_kind
+from selfdraft.trt_plugins.host.launch import POINTER, KernelLaunch, params_kind
 
-SOURCE = "delta"
 HEAD_DIMS = (64, 128)
 MOST_TAPS = 8
 THREADS = 128
@@ -46,16 +45,6 @@ DeltaParams = params_kind(
     "DeltaStep", **dict.fromkeys(POINTERS, POINTER), **dict.fromkeys(INTEGERS, c_int32)
 )
 """``struct DeltaStep`` of csrc/step.cuh."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelLaunch:
-    """One launch of ``csrc/delta.cu``."""
-
-    kernel: str
-    grid: tuple[int, int, int]
-    shared_bytes: int
-    threads: int = THREADS
 
 
 def check_kernels(op: GatedDeltaRule) -> None:
@@ -109,6 +98,7 @@ class DeltaShape:
 
     @property
     def workspace_bytes(self) -> int:
+        """Bytes of all of it."""
         return self.batch * self.window * self.op.channels * FP32
 
     def launches(self) -> list[KernelLaunch]:
@@ -120,16 +110,17 @@ class DeltaShape:
         scan = (op.value_dim // COLUMNS, op.num_value_heads, self.batch)
         return [
             KernelLaunch(
-                kernel=f"delta_mix_{suffix}",
-                grid=(-(-self.window // WARPS), heads, self.batch),
-                shared_bytes=0,
-            ),
-            KernelLaunch(
-                kernel=f"delta_scan_{suffix}", grid=scan, shared_bytes=scan_shared_bytes(op.key_dim)
-            ),
-            KernelLaunch(
-                kernel=f"delta_log_{suffix}", grid=(columns, self.batch, 1), shared_bytes=0
-            ),
+                file="delta",
+                kernel=f"delta_{name}_{suffix}",
+                grid=grid,
+                threads=THREADS,
+                shared_bytes=shared_bytes,
+            )
+            for name, grid, shared_bytes in (
+                ("mix", (-(-self.window // WARPS), heads, self.batch), 0),
+                ("scan", scan, scan_shared_bytes(op.key_dim)),
+                ("log", (columns, self.batch, 1), 0),
+            )
         ]
 
 
@@ -154,10 +145,12 @@ class SlotStep:
 
     @property
     def total(self) -> int:
+        """Rows of the window: replayed and new ones."""
         return self.replay + self.rows
 
     @property
     def fresh(self) -> bool:
+        """Whether a sequence begins, whose states hold nothing."""
         return self.past_len == 0
 
     @property

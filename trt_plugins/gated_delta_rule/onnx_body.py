@@ -28,7 +28,10 @@ def function_text(op: GatedDeltaRule, *, name: str, opset: int, checks: bool = F
     ``checks``: the form of the check variant, in which no length decides a shape or a branch. fp16
     rows are widened first, and those that are logged narrowed last: they are copies, so exactly.
     """
-    window, states = (WHOLE_WINDOW, _whole_states(op)) if checks else (WINDOW, _states(op))
+    # Without lengths: as many rows as log and step can have. Those of no slot are zeros, which change nothing.
+    longest = "Add (row_end, log)" if checks else "ReduceMax <keepdims = 0> (total)"
+    window = WINDOW.replace("LONGEST", longest)
+    states = _whole_states(op) if checks else _states(op)
     parts = [_constants(op), window, _convolution(op), _heads(op), BLOCKS, states, _out(op)]
     inputs, outputs = list(INPUTS), list(OUTPUTS)
     if op.row_dtype == "fp16":
@@ -91,7 +94,7 @@ WINDOW = """
   fresh = Equal (past_len, zero)
   runs = Greater (row_count, zero)
   total = Add (replay_rows, row_count)
-  longest = ReduceMax <keepdims = 0> (total)
+  longest = LONGEST
   rounded = Add (longest, block_less_one)
   needed = Div (rounded, block)
   blocks = Max (needed, one)
@@ -164,11 +167,6 @@ WINDOW = """
 """
 """Rows from the state's length on, ``raw [B, taps - 1 + W, C]`` and ``gates [B, W, 2 Hv]``, and the logs
 of the next step. Until ``known_rows`` lengths alone count, so that all layers share one copy."""
-
-
-WHOLE_WINDOW = WINDOW.replace("ReduceMax <keepdims = 0> (total)", "Add (row_end, log)")
-"""As many rows as log and step can have. Those of no slot are zeros, which change nothing."""
-assert WHOLE_WINDOW != WINDOW
 
 
 def _convolution(op: GatedDeltaRule) -> str:

@@ -64,6 +64,23 @@ class Traffic:
     written: dict[str, int]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelLaunch:
+    """One launch, without its pointers."""
+
+    file: str
+    """Name of the kernel's file without its ending: ``attend`` of ``csrc/attend.cu``."""
+    kernel: str
+    grid: tuple[int, int, int]
+    threads: int
+    shared_bytes: int
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What ``HostLibrary.launch``, and its like on a GPU, take of it beside the kernel's name."""
+        return {"grid": self.grid, "threads": self.threads, "shared_bytes": self.shared_bytes}
+
+
 POINTER = ctypes.c_void_p
 
 

@@ -7,9 +7,8 @@ each time. Numbers of rows change the kernel and its speed, never a result.
 from __future__ import annotations
 
 from ctypes import c_int32, c_int64
-from dataclasses import dataclass
 
-from selfdraft.trt_plugins.host.launch import POINTER, params_kind
+from selfdraft.trt_plugins.host.launch import POINTER, KernelLaunch, params_kind
 from selfdraft.trt_plugins.int4_matmul.contract import (
     CHUNK_BYTES,
     CHUNK_INPUTS,
@@ -45,19 +44,8 @@ Int4MatMulParams = params_kind(
 """``struct Int4MatMulParams`` of csrc/int4_matmul.cu."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelLaunch:
-    """One launch, without its pointers."""
-
-    kernel: str
-    grid: tuple[int, int]
-    """Blocks of rows, strips of outputs."""
-    threads: int
-    shared_bytes: int
-
-
 def launch_for(op: Int4MatMul, *, rows: int) -> KernelLaunch:
-    """The launch that computes ``rows`` (at least 1) rows of x."""
+    """The launch that computes ``rows`` (at least 1) rows of x: grid of blocks of rows, strips of outputs."""
     assert rows >= 1, f"{rows} rows"
     for block_rows in FEW_ROWS:
         if rows <= block_rows:
@@ -70,8 +58,9 @@ def launch_with(op: Int4MatMul, *, rows: int, block_rows: int) -> KernelLaunch:
     few = block_rows in FEW_ROWS
     suffix = f"r{block_rows}" if few else "many"
     return KernelLaunch(
+        file="int4_matmul",
         kernel=f"int4_matmul_g{op.group_size}_{suffix}",
-        grid=(-(-rows // block_rows), op.strips),
+        grid=(-(-rows // block_rows), op.strips, 1),
         threads=FEW_THREADS if few else MANY_THREADS,
         shared_bytes=FEW_SHARED_BYTES if few else STAGES * STAGE_BYTES,
     )
