@@ -143,9 +143,11 @@ def test_a_wrong_kind_of_path_or_word_is_told_for_what_it_is(
     problem: str,
     hint: str,
 ) -> None:
-    paths = {"BUNDLE": shared_bundle, "EMPTY": tmp_path}
-    given = [str(paths.get(one, one)) for one in arguments]
-    result = run(*(one.replace("BUNDLE", str(shared_bundle)) for one in given), input="")
+    given = [
+        one.replace("BUNDLE", str(shared_bundle)).replace("EMPTY", str(tmp_path))
+        for one in arguments
+    ]
+    result = run(*given, input="")
     told, next_step = result.stderr.splitlines()
     assert result.exit_code in (2, 3)
     assert problem in told and hint in next_step
