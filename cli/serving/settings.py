@@ -9,6 +9,9 @@ from selfdraft.errors import ConfigError
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "::1")
 
 
+LAST_PORT = 65535
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
     """Address and limits. Raises ``ConfigError`` for what cannot be."""
@@ -33,6 +36,10 @@ class ServerSettings:
         if self.api_key is not None and not (self.api_key.isascii() and self.api_key.strip()):
             raise ConfigError(
                 "the API key is empty, or not ASCII", hint="give letters and digits, or no key"
+            )
+        if not 0 <= self.port <= LAST_PORT:
+            raise ConfigError(
+                f"there is no port {self.port}", hint=f"choose 0 to {LAST_PORT}; 0 takes a free one"
             )
         name = self.model_name
         if name is not None and not (name.strip() and name.isprintable()):

@@ -144,6 +144,12 @@ def test_a_name_that_no_answer_could_hold_is_refused(name: str) -> None:
         ServerSettings(model_name=name)
 
 
+@pytest.mark.parametrize("port", [-1, 65536])
+def test_a_port_that_is_none_is_refused(port: int) -> None:
+    with pytest.raises(ConfigError, match=f"there is no port {port}"):
+        ServerSettings(port=port)
+
+
 def test_a_wrong_path_or_method_is_told_what_there_is(address: Address) -> None:
     url = f"http://{address.host}:{address.port}"
     missing, get = (json.loads(http(url + path)[1])["error"] for path in ("/v1/embeddings", CHAT))
