@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from selfdraft.errors import ConfigError
 
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "::1")
-
-
 LAST_PORT = 65535
 
 
